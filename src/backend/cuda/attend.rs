@@ -5,16 +5,18 @@
 
 use ggml_types::{KvForm, kv as registry};
 
-use super::combine;
-use super::cx::{Cx, words};
+use super::combine::Combine;
+use super::cx::{Cx, Place, words};
 use super::driver::{Launch, Limits};
+use super::kernel_name::KernelName;
 use super::kv::{self, KvLayout, VectorForm, stride};
 use super::occupancy;
+use super::op::{Op, Ops};
 use super::params::{
-    ATTEND_HEADS, ATTEND_LEAST, ATTEND_MMA_BLOCKS_SHARED_BYTES_64, ATTEND_MMA_BLOCKS_SHARED_BYTES_128,
-    ATTEND_MMA_BLOCKS_SHARED_BYTES_256, ATTEND_MMA_CODES_RESIDENT, ATTEND_MMA_CODES_SHARED_BYTES_64,
-    ATTEND_MMA_CODES_SHARED_BYTES_128, ATTEND_MMA_CODES_SHARED_BYTES_256, ATTEND_MMA_HEADS,
-    ATTEND_MMA_RESIDENT, ATTEND_MMA_SHARED_BYTES_64, ATTEND_MMA_SHARED_BYTES_128,
+    ACT_GATE, ATTEND_HEADS, ATTEND_LEAST, ATTEND_MMA_BLOCKS_SHARED_BYTES_64,
+    ATTEND_MMA_BLOCKS_SHARED_BYTES_128, ATTEND_MMA_BLOCKS_SHARED_BYTES_256, ATTEND_MMA_CODES_RESIDENT,
+    ATTEND_MMA_CODES_SHARED_BYTES_64, ATTEND_MMA_CODES_SHARED_BYTES_128, ATTEND_MMA_CODES_SHARED_BYTES_256,
+    ATTEND_MMA_HEADS, ATTEND_MMA_RESIDENT, ATTEND_MMA_SHARED_BYTES_64, ATTEND_MMA_SHARED_BYTES_128,
     ATTEND_MMA_SHARED_BYTES_256, ATTEND_MMA_THREADS_64, ATTEND_MMA_THREADS_128, ATTEND_MMA_THREADS_256,
     ATTEND_MMA_VECTORS, ATTEND_MMA_VECTORS_256, ATTEND_ROW_HEADS, ATTEND_ROW_THREADS_256, ATTEND_THREADS,
     ATTEND_WIDE_THREADS, AttendBlocksMmaParams, AttendBlocksParams, AttendCodesMmaParams, AttendCodesParams,
@@ -64,21 +66,21 @@ fn row_sizes(form: KvForm) -> &'static [usize] {
     }
 }
 
-pub fn mma_kernels() -> impl Iterator<Item = String> {
+pub fn mma_kernels() -> impl Iterator<Item = KernelName> {
     let of_rows = registry::REGISTRY
         .iter()
         .flat_map(|codec| row_sizes(codec.form()).iter().map(move |elems| row_kernel(codec.name(), *elems)));
-    let of_tiles = kv::tiled_kernels().flat_map(|kernel| TILES.map(|tiles| tiles.kernel(&kernel)));
+    let of_tiles = kv::tiled_kernels().flat_map(|kernel| TILES.map(|tiles| tiles.kernel(kernel)));
     of_rows.chain(of_tiles)
 }
 
-fn row_kernel(codec: &str, elems: usize) -> String {
-    format!("{}__row{elems}", kv::name("attend", codec))
+fn row_kernel(codec: &'static str, elems: usize) -> KernelName {
+    KernelName::of("attend", codec).of_kind("row").of_heads(elems)
 }
 
 /// The kernel for single rows.
 struct ByRows {
-    kernel: String,
+    kernel: KernelName,
     /// Query heads per block.
     heads: usize,
     /// Threads per block. `blocks` is the number of blocks per multiprocessor that its registers allow.
@@ -133,8 +135,8 @@ pub fn appends(cx: &Cx<'_>, kv: Kv) -> bool {
 }
 
 impl ByTiles {
-    fn kernel(&self, of_cache: &str) -> String {
-        format!("{of_cache}__mma{}", self.elems)
+    fn kernel(&self, of_cache: KernelName) -> KernelName {
+        of_cache.of_kind("mma").of_heads(self.elems as usize)
     }
 }
 
@@ -173,8 +175,8 @@ fn common(cx: &Cx<'_>, s: &Attend) -> AttendCommon {
     // The cache is in the parameters of each kernel; the gate is a separate launch.
     let Attend { q, kv: _, scale, window, ahead, sinks, gate: _, out } = *s;
     AttendCommon {
-        q: cx.memory.bufs[q.0 as usize],
-        out: cx.memory.bufs[out.0 as usize],
+        q: cx.buf(q),
+        out: cx.buf(out),
         partial: cx.memory.partial,
         arrived: cx.memory.attend_arrived,
         sinks: sinks.map_or(0, |sinks| cx.weights[sinks.0 as usize].data),
@@ -198,14 +200,6 @@ pub fn tiling(p: &Program, limits: Limits) -> Option<Tiling> {
     let rows = p.stages.iter().filter_map(of_stage).collect::<Option<Vec<_>>>()?;
     let by_window = p.kvs.iter().any(|kv| kv.k.windowed());
     rows.into_iter().min().map(|rows| Tiling { rows, by_window })
-}
-
-pub fn kernels(p: &Program, s: &Attend, limits: Limits) -> Result<Vec<String>, String> {
-    let decl = p.kv_decl(s.kv);
-    kv::check(decl)?;
-    let of_tiles = by_tiles(decl, limits).map(|(tiles, _)| tiles.kernel(&kv::kernel("attend", decl)));
-    let gate = s.gate.map(|_| combine::KERNEL.to_owned());
-    Ok([by_rows(decl).kernel].into_iter().chain(of_tiles).chain(gate).collect())
 }
 
 /// Split of one attention's work over blocks, for steps of up to `rows` rows.
@@ -237,18 +231,27 @@ impl Cut {
     }
 }
 
-pub fn launches(cx: &Cx<'_>, s: &Attend) -> Vec<Launch> {
-    let gate = s.gate.map(|gate| {
-        let [gate, out] = [gate, s.out].map(|buf| cx.memory.bufs[buf.0 as usize]);
-        combine::gate(cx, gate, out, cx.p.buf_decl(s.out).cols)
-    });
-    [launch(cx, s)].into_iter().chain(gate).collect()
+pub fn lower<'a>(p: &Program, s: &'a Attend) -> Ops<'a> {
+    let (out, cols) = (Place::Buf(s.out), p.buf_decl(s.out).cols);
+    let gate = s.gate.map(|gate| Combine::by_gate(Place::Buf(gate), out, cols, ACT_GATE));
+    let gate = gate.map(|gate| Box::new(gate) as Box<dyn Op>);
+    [Box::new(s) as Box<dyn Op>].into_iter().chain(gate).collect()
+}
+
+impl Op for &Attend {
+    fn kernels(&self, p: &Program, limits: Limits) -> Result<Vec<KernelName>, String> {
+        let decl = p.kv_decl(self.kv);
+        kv::check(decl)?;
+        let of_tiles = by_tiles(decl, limits).map(|(tiles, _)| tiles.kernel(kv::kernel("attend", decl)));
+        Ok([by_rows(decl).kernel].into_iter().chain(of_tiles).collect())
+    }
+
+    fn launches(&self, cx: &Cx<'_>) -> Vec<Launch> {
+        vec![if cx.shape.tiled { launch_tiles(cx, self) } else { launch(cx, self) }]
+    }
 }
 
 fn launch(cx: &Cx<'_>, s: &Attend) -> Launch {
-    if cx.shape.tiled {
-        return launch_tiles(cx, s);
-    }
     let (decl, rows) = (cx.p.kv_decl(s.kv), cx.shape.rows);
     let Cut { tiles, splits } = Cut::new(cx.p, s, cx.limits, rows);
     let (step, common) = (cx.tables_for(s.kv), common(cx, s));
@@ -275,7 +278,7 @@ fn launch(cx: &Cx<'_>, s: &Attend) -> Launch {
     let found = 2 * heads + 4;
     let parts = (parts * (2 + stride(decl))).max(2 * MAX_PARTS as usize) * heads;
     Launch {
-        kernel: cx.kernel(&kernel),
+        kernel: cx.kernel(kernel),
         grid: [decl.n_kv_heads as u32 * head_tiles, splits, rows as u32],
         threads,
         shared_bytes: ((found + parts + merged) * 4).next_multiple_of(16) as u32,
@@ -314,7 +317,7 @@ fn launch_tiles(cx: &Cx<'_>, s: &Attend) -> Launch {
     // If there are few tiles, they are split.
     let tiles = (most_tiles(cx.shape.rows) as u32).max(blocks / blocks_of_tile);
     Launch {
-        kernel: cx.kernel(&by_tiles.kernel(&kv::kernel("attend", decl))),
+        kernel: cx.kernel(by_tiles.kernel(kv::kernel("attend", decl))),
         grid: [blocks_of_tile, tiles, 1],
         threads: by_tiles.threads,
         shared_bytes,

@@ -1,10 +1,11 @@
 //! Everything that the launches of a stage are made of. Stages import this file; it knows none of them.
 
-use super::driver::{Driver, Kernel, Limits};
+use super::driver::{Address, Driver, Kernel, Limits};
+use super::kernel_name::KernelName;
 use super::memory::Memory;
 use super::params::{NextWeights, StepTables};
 use super::weight::DeviceWeight;
-use sterna_program::{Kv, Program};
+use sterna_program::{Buf, Kv, Program};
 
 /// Inputs of the launches of a compiled program.
 pub struct Cx<'a> {
@@ -35,9 +36,32 @@ impl Cx<'_> {
         self.memory.step.tables_for(self.p.kv_decl(kv), self.next)
     }
 
-    pub fn kernel(&self, name: &str) -> Kernel {
-        self.driver.kernel(name).unwrap_or_else(|| panic!("the plan did not report {name} as missing"))
+    pub fn kernel(&self, name: KernelName) -> Kernel {
+        let kernel = self.driver.kernel(&name.to_string());
+        kernel.unwrap_or_else(|| panic!("the plan did not report {name} as missing"))
     }
+
+    pub fn buf(&self, buf: Buf) -> Address {
+        self.memory.bufs[buf.0 as usize]
+    }
+
+    pub fn address(&self, place: Place) -> Address {
+        match place {
+            Place::Buf(buf) => self.buf(buf),
+            Place::Kept(floats) => self.memory.products + (4 * self.p.limits.rows * floats) as u64,
+            Place::At(address) => address,
+        }
+    }
+}
+
+/// Location of the rows that an operation reads or writes.
+#[derive(Clone, Copy)]
+pub enum Place {
+    Buf(Buf),
+    /// In the buffer of products that a stage keeps between its launches, after the rows of others with this
+    /// many columns together.
+    Kept(usize),
+    At(Address),
 }
 
 /// Maximum size of the steps that a list of launches serves. Smaller steps run on it too.

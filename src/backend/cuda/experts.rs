@@ -7,61 +7,31 @@
 //! row's result has the same bits either way, except for types whose tiles use tensor cores.
 
 use super::combine::{self, Combine};
-use super::cx::{Cx, words};
-use super::driver::{Address, Launch};
-use super::linear::geometry::{self, Work, lanes_log2 as lanes_of};
+use super::cx::{Cx, Place, words};
+use super::driver::{Address, Launch, Limits};
+use super::kernel_name::KernelName;
+use super::linear::geometry::{self, WARPS, Work};
+use super::linear::layers::Layers;
+use super::linear::shared::Part;
+use super::linear::way::Way;
 use super::linear::{self, Input};
 use super::mixture::{
     DOWN, LAYERS, Mixture, entries, has_pairs, is_sorted, lanes_log2, most_tiles, on_halves, products,
     shares, slot_geometry, table_bytes, tile_part, work,
 };
+use super::op::Op;
 use super::params::{
     ACT_NONE, EXPERTS_MOST, EXPERTS_MOST_USED, ExpertsParams, InputParams, LINEAR_THREADS, MIX_THREADS,
     MMA_HALVES_SHARED_BYTES, MMA_ROWS, MixParams, NextWeights, ROUTE_THREADS, RouteParams, RoutesParams,
 };
+use crate::Macs;
 use sterna_program::{Act, Expert, Experts, Linear, Norm, Program, RowsOf};
 
 pub const STAGE: &str = "experts";
 /// The kernel for tiles of rows.
-pub const TILES: &str = "__tiles";
-pub const ROUTE: &str = "route";
-pub const MIX: &str = "mix";
-
-pub fn kernels(p: &Program, s: &Experts) -> Result<Vec<String>, String> {
-    let mut names = linear::kernels(p, "logits", &[&s.router])?;
-    if s.experts.len() > EXPERTS_MOST as usize || s.n_used > EXPERTS_MOST_USED as usize {
-        return Err(format!("more than {EXPERTS_MOST} experts, or more than {EXPERTS_MOST_USED} per row"));
-    }
-    let all = s.experts.iter().flat_map(|expert| LAYERS.map(|layer| layer(expert)));
-    if all.chain([&s.router]).any(|linear| linear.basis.is_some()) {
-        return Err("experts in a rotated basis".to_owned());
-    }
-    if s.act == Act::Gelu {
-        return Err("experts with gelu".to_owned());
-    }
-    let first = &s.experts[0];
-    for layer in LAYERS {
-        let of_first = layer(first);
-        let is_alike = |expert: &Expert| {
-            let (one, other) = (layer(expert), of_first);
-            one.act == other.act && products(p, one) == products(p, other)
-        };
-        if !s.experts.iter().all(is_alike) {
-            return Err("experts of different types".to_owned());
-        }
-    }
-    for linear in LAYERS.iter().map(|layer| layer(first)).chain([&s.router]) {
-        match products(p, linear) {
-            Some(products) => {
-                names.extend([products.single(), TILES].map(|kind| products.kernel(STAGE, kind)))
-            }
-            None => names.push(format!("{STAGE}__{}", p.weight_decl(linear.w).ty.name())),
-        }
-    }
-    names.extend([ROUTE, MIX].map(str::to_owned));
-    names.extend((!has_pairs(p, s)).then(|| combine::KERNEL.to_owned()));
-    Ok(names)
-}
+pub const TILES: &str = "tiles";
+pub const ROUTE: KernelName = KernelName::single("route");
+pub const MIX: KernelName = KernelName::single("mix");
 
 struct Layer<'a> {
     linear: &'a Linear,
@@ -94,28 +64,26 @@ impl Blocks {
         let linear = LAYERS[layer](&s.experts[0]);
         let products = products(cx.p, linear).expect("it was uploaded");
         let part_chunks = products.chunks(cx.p.weight_decl(linear.w).cols);
-        let (kind, others) = (products.single(), rows * s.n_used);
+        let (kind, others) = (Way::of(products.mma)[0].kind(), rows * s.n_used);
         Self { kind, shared_bytes, shares, others, lanes_log2, part_chunks }
     }
 
     fn by_tile(cx: &Cx<'_>, linear: &Linear, tiles: usize, work: Work, lanes_log2: u32) -> Self {
         let products = products(cx.p, linear).expect("it was uploaded");
         let cols = cx.p.weight_decl(linear.w).cols;
-        let warps = LINEAR_THREADS as usize / 32;
         if on_halves(products) {
             // A set has 16 rows of weights, and a warp has two sets.
             let shared_bytes = MMA_HALVES_SHARED_BYTES as usize;
-            let most = work.rows.div_ceil(16).div_ceil(2 * warps);
+            let most = work.rows.div_ceil(16).div_ceil(2 * WARPS);
             let shares = shares(cx.limits, shared_bytes, tiles, most);
             let part_chunks = products.chunks(cols);
             return Self { kind: TILES, shared_bytes, shares, others: tiles, lanes_log2: 1, part_chunks };
         }
-        let geometry::Part { chunks: part_chunks, shared_bytes, units } =
-            tile_part(products, cx.limits, cols)
-                .expect("a row of floats has parts, and rows of integers fit");
+        let Part { chunks: part_chunks, shared_bytes, units } = tile_part(products, cx.limits, cols)
+            .expect("a row of floats has parts, and rows of integers fit");
         let sets = work.rows.div_ceil(32 >> lanes_log2);
-        let least = sets.div_ceil(warps.saturating_mul(units));
-        let shares = shares(cx.limits, shared_bytes, tiles, sets.div_ceil(warps)).max(least);
+        let least = sets.div_ceil(WARPS.saturating_mul(units));
+        let shares = shares(cx.limits, shared_bytes, tiles, sets.div_ceil(WARPS)).max(least);
         Self { kind: TILES, shared_bytes, shares, others: tiles, lanes_log2, part_chunks }
     }
 }
@@ -166,7 +134,7 @@ fn launch(
     let room = cx.limits.shared_bytes as usize;
     assert!(blocks.shared_bytes <= room, "{STAGE}: {} bytes of shared memory", blocks.shared_bytes);
     Launch {
-        kernel: cx.kernel(&products.kernel(STAGE, blocks.kind)),
+        kernel: cx.kernel(products.kernel(STAGE, blocks.kind)),
         grid: [blocks.shares as u32, 1, blocks.others as u32],
         threads: LINEAR_THREADS,
         shared_bytes: blocks.shared_bytes as u32,
@@ -175,7 +143,13 @@ fn launch(
 }
 
 /// A launch over rows of the step: several rows per block, or some columns of each.
-fn by_row<T: bytemuck::Pod>(cx: &Cx<'_>, kernel: &str, grid: [usize; 2], threads: u32, params: &T) -> Launch {
+fn by_row<T: bytemuck::Pod>(
+    cx: &Cx<'_>,
+    kernel: KernelName,
+    grid: [usize; 2],
+    threads: u32,
+    params: &T,
+) -> Launch {
     Launch {
         kernel: cx.kernel(kernel),
         grid: [grid[0] as u32, 1, grid[1] as u32],
@@ -185,69 +159,132 @@ fn by_row<T: bytemuck::Pod>(cx: &Cx<'_>, kernel: &str, grid: [usize; 2], threads
     }
 }
 
-pub fn launches(cx: &Cx<'_>, s: &Experts) -> Vec<Launch> {
-    let Experts { x: buf, ref norm, ref router, ref experts, n_used, act } = *s;
-    let (p, rows) = (cx.p, cx.shape.rows);
-    let sorted = is_sorted(p, s, cx.limits, rows);
-    let Mixture { logits, gates, hidden, products, .. } = cx.memory.mixture;
-    let x = cx.memory.bufs[buf.0 as usize];
-    let first = &experts[0];
-    let (dim, ffn_dim) = (p.buf_decl(buf).cols, p.weight_decl(first.up.w).rows);
-    let norm = Some(norm);
-    let mut all = Vec::new();
-    if sorted {
-        // The router runs as an expert that every row uses, in tiles of neighbouring rows.
-        let of_all = Layer { linear: router, at: entries(s) - 1, act: ACT_NONE, x, norm, out: logits };
-        let work = Work { rows: experts.len(), paired: false };
-        let chunks = self::products(p, router).expect("it was uploaded").chunks(dim);
-        let lanes_log2 = lanes_of(cx.limits, chunks, work);
-        let blocks = Blocks::by_tile(cx, router, rows.div_ceil(MMA_ROWS as usize), work, lanes_log2);
-        all.push(launch(cx, s, &of_all, &blocks, |params| params.routes.n_tiles = 0));
-        let step = cx.memory.step.tables(NextWeights { data: 0, bytes: 0 });
-        let params = RouteParams { step, routes: routes(cx, s), logits };
-        let blocks = rows.div_ceil(ROUTE_THREADS as usize / 32);
-        all.push(by_row(cx, ROUTE, [blocks, 1], ROUTE_THREADS, &params));
-    } else {
-        let input = Input { x: buf, norm, rows: RowsOf::Step };
-        all.extend(linear::product(cx, router, &input, logits));
-    }
-    let blocks = |layer: usize| match sorted {
-        true => {
-            let lanes_log2 = lanes_log2(p, s, cx.limits, layer);
-            let (tiles, work) = (most_tiles(s, rows), work(p, s, layer));
-            Blocks::by_tile(cx, LAYERS[layer](first), tiles, work, lanes_log2)
+/// The router's product, for steps whose rows are not sorted.
+fn router(s: &Experts, logits: Place) -> Layers<'_> {
+    let input = Input { x: s.x, norm: Some(&s.norm), rows: RowsOf::Step };
+    Layers { stage: "logits", layers: vec![(&s.router, logits)], input, soft_cap: None }
+}
+
+impl Op for &Experts {
+    fn kernels(&self, p: &Program, limits: Limits) -> Result<Vec<KernelName>, String> {
+        let s = *self;
+        let mut names = router(s, Place::Kept(0)).kernels(p, limits)?;
+        if s.experts.len() > EXPERTS_MOST as usize || s.n_used > EXPERTS_MOST_USED as usize {
+            return Err(format!(
+                "more than {EXPERTS_MOST} experts, or more than {EXPERTS_MOST_USED} per row"
+            ));
         }
-        false => Blocks::by_slot(cx, s, layer),
-    };
-    let choose = |params: &mut ExpertsParams| params.logits = if sorted { 0 } else { logits };
-    let of = |at: usize, act: u32, out: Address| Layer { linear: LAYERS[at](first), at, act, x, norm, out };
-    if has_pairs(p, s) {
-        all.push(launch(cx, s, &of(0, combine::act(act), hidden), &blocks(0), choose));
-    } else {
-        all.push(launch(cx, s, &of(0, ACT_NONE, gates), &blocks(0), choose));
-        all.push(launch(cx, s, &of(1, ACT_NONE, hidden), &blocks(1), |_| ()));
-        let of_slots = Combine {
-            gate: Some(gates),
-            y: hidden,
-            out: hidden,
-            cols: ffn_dim,
-            act: Some(act),
-            add: false,
-            each: n_used,
+        let all = s.experts.iter().flat_map(|expert| LAYERS.map(|layer| layer(expert)));
+        if all.chain([&s.router]).any(|linear| linear.basis.is_some()) {
+            return Err("experts in a rotated basis".to_owned());
+        }
+        if s.act == Act::Gelu {
+            return Err("experts with gelu".to_owned());
+        }
+        let first = &s.experts[0];
+        for layer in LAYERS {
+            let of_first = layer(first);
+            let is_alike = |expert: &Expert| {
+                let (one, other) = (layer(expert), of_first);
+                one.act == other.act && products(p, one) == products(p, other)
+            };
+            if !s.experts.iter().all(is_alike) {
+                return Err("experts of different types".to_owned());
+            }
+        }
+        for linear in LAYERS.iter().map(|layer| layer(first)).chain([&s.router]) {
+            match products(p, linear) {
+                Some(products) => {
+                    let single = Way::of(products.mma)[0].kind();
+                    names.extend([single, TILES].map(|kind| products.kernel(STAGE, kind)));
+                }
+                None => names.push(KernelName::of(STAGE, p.weight_decl(linear.w).ty.name())),
+            }
+        }
+        names.extend([ROUTE, MIX]);
+        names.extend((!has_pairs(p, s)).then(|| combine::KERNEL));
+        Ok(names)
+    }
+
+    fn add_macs(&self, p: &Program, all: &mut Macs) {
+        linear::add_macs(p, &[&self.router], all);
+        let share = self.n_used as f64 / self.experts.len() as f64;
+        for linear in self.experts.iter().flat_map(|expert| LAYERS.map(|layer| layer(expert))) {
+            let w = p.weight_decl(linear.w);
+            let macs = ((w.rows * w.cols) as f64 * share) as u64;
+            // Tiles multiply codes as halves, and ternary weights without tensor cores.
+            match products(p, linear).is_some_and(on_halves) {
+                true => all.two_halves += macs,
+                false => all.float += macs,
+            }
+        }
+    }
+
+    fn launches(&self, cx: &Cx<'_>) -> Vec<Launch> {
+        let s = *self;
+        let Experts { x: buf, ref norm, ref router, ref experts, n_used, act } = *s;
+        let (p, rows) = (cx.p, cx.shape.rows);
+        let sorted = is_sorted(p, s, cx.limits, rows);
+        let Mixture { logits, gates, hidden, products, .. } = cx.memory.mixture;
+        let x = cx.buf(buf);
+        let first = &experts[0];
+        let (dim, ffn_dim) = (p.buf_decl(buf).cols, p.weight_decl(first.up.w).rows);
+        let norm = Some(norm);
+        let mut all = Vec::new();
+        if sorted {
+            // The router runs as an expert that every row uses, in tiles of neighbouring rows.
+            let of_all = Layer { linear: router, at: entries(s) - 1, act: ACT_NONE, x, norm, out: logits };
+            let work = Work { rows: experts.len(), paired: false };
+            let chunks = self::products(p, router).expect("it was uploaded").chunks(dim);
+            let lanes_log2 = geometry::lanes_log2(cx.limits, chunks, work);
+            let blocks = Blocks::by_tile(cx, router, rows.div_ceil(MMA_ROWS as usize), work, lanes_log2);
+            all.push(launch(cx, s, &of_all, &blocks, |params| params.routes.n_tiles = 0));
+            let step = cx.memory.step.tables(NextWeights { data: 0, bytes: 0 });
+            let params = RouteParams { step, routes: routes(cx, s), logits };
+            let blocks = rows.div_ceil(ROUTE_THREADS as usize / 32);
+            all.push(by_row(cx, ROUTE, [blocks, 1], ROUTE_THREADS, &params));
+        } else {
+            all.extend(self::router(s, Place::At(logits)).launches(cx));
+        }
+        let blocks = |layer: usize| match sorted {
+            true => {
+                let lanes_log2 = lanes_log2(p, s, cx.limits, layer);
+                let (tiles, work) = (most_tiles(s, rows), work(p, s, layer));
+                Blocks::by_tile(cx, LAYERS[layer](first), tiles, work, lanes_log2)
+            }
+            false => Blocks::by_slot(cx, s, layer),
         };
-        all.push(combine::launch(cx, &of_slots));
-    }
-    let down = Layer { x: hidden, norm: None, ..of(DOWN, ACT_NONE, products) };
-    all.push(launch(cx, s, &down, &blocks(DOWN), |params| {
-        if !sorted {
-            params.x = x;
-            params.step = cx.tables();
+        let choose = |params: &mut ExpertsParams| params.logits = if sorted { 0 } else { logits };
+        let of =
+            |at: usize, act: u32, out: Address| Layer { linear: LAYERS[at](first), at, act, x, norm, out };
+        if has_pairs(p, s) {
+            all.push(launch(cx, s, &of(0, combine::act(act), hidden), &blocks(0), choose));
+        } else {
+            all.push(launch(cx, s, &of(0, ACT_NONE, gates), &blocks(0), choose));
+            all.push(launch(cx, s, &of(1, ACT_NONE, hidden), &blocks(1), |_| ()));
+            let of_slots = Combine {
+                gate: Some(Place::At(gates)),
+                y: Place::At(hidden),
+                out: Place::At(hidden),
+                cols: ffn_dim,
+                act: combine::act(act),
+                add: false,
+                each: n_used,
+            };
+            all.extend(of_slots.launches(cx));
         }
-    }));
-    if sorted {
-        let routes = routes(cx, s);
-        let params = MixParams { step: cx.tables(), routes, products, x, cols: dim as u32, reserved: 0 };
-        all.push(by_row(cx, MIX, [dim.div_ceil(MIX_THREADS as usize), rows], MIX_THREADS, &params));
+        let down = Layer { x: hidden, norm: None, ..of(DOWN, ACT_NONE, products) };
+        all.push(launch(cx, s, &down, &blocks(DOWN), |params| {
+            if !sorted {
+                params.x = x;
+                params.step = cx.tables();
+            }
+        }));
+        if sorted {
+            let routes = routes(cx, s);
+            let params = MixParams { step: cx.tables(), routes, products, x, cols: dim as u32, reserved: 0 };
+            all.push(by_row(cx, MIX, [dim.div_ceil(MIX_THREADS as usize), rows], MIX_THREADS, &params));
+        }
+        all
     }
-    all
 }

@@ -1,33 +1,37 @@
 //! The list of all kernels.
 
+use super::kernel_name::KernelName;
+use super::linear::way::Way;
 use super::weight::{self, Mma, WeightFormat};
-use super::{attend, combine, delta, experts, heads, kv, linear, post_norm, profile, sample, turn};
+use super::{attend, combine, delta, experts, heads, kv, post_norm, profile, sample, turn};
 
-/// Every kernel that this backend may ask a driver for; [`Kernel`](super::driver::Kernel) is an index into it.
-pub fn kernel_names() -> impl Iterator<Item = String> {
-    let linear = ["attn_in", "proj_add", "ffn_in", "logits"];
-    let of_type = move |ty: &WeightFormat| {
-        let (ty, mma, floats) = (ty.ty.name(), ty.mma, ty.ints);
-        let rows = Some(linear::ROWS).filter(|_| mma != Some(Mma::Ints));
-        let has_codes = mma == Some(Mma::Codes);
-        let codes = [weight::DP4A, weight::FEW, weight::CODES].into_iter().filter(move |_| has_codes);
-        let kinds = [""].into_iter().chain(rows).chain(mma.map(|_| weight::MMA)).chain(codes);
-        let all = kinds.flat_map(move |kind| linear.map(|stage| format!("{stage}__{ty}{kind}")));
-        let of_floats = ["", linear::ROWS].map(|kind| format!("logits__{ty}{}{kind}", weight::FLOATS));
-        let experts = ["", experts::TILES].into_iter().chain(has_codes.then_some(weight::DP4A));
-        let experts = experts.map(move |kind| format!("{}__{ty}{kind}", experts::STAGE));
-        let of_floats = of_floats.into_iter().chain(
-            ["", experts::TILES].map(|kind| format!("{}__{ty}{}{kind}", experts::STAGE, weight::FLOATS)),
-        );
-        let round = mma.filter(|mma| mma.rounds() && *mma != Mma::Codes);
-        let round = round.map(|_| format!("{}__{ty}", weight::ROUND));
-        let embed = format!("embed__{ty}");
-        all.chain(experts).chain(of_floats.filter(move |_| floats)).chain(round).chain([embed])
-    };
-    let of_codec = kv::kernel_names().chain(attend::mma_kernels()).chain(delta::kernel_names());
+/// Every kernel that this backend may ask a driver for. A driver's `Kernel` is an index into it.
+pub fn all() -> impl Iterator<Item = KernelName> {
     let with_kernels = weight::WEIGHT_FORMATS.iter().filter(|format| format.kernels.is(format.ty));
+    let of_codec = kv::kernels().chain(attend::mma_kernels()).chain(delta::all_kernels());
     let of_rows =
         [heads::KERNEL, combine::KERNEL, experts::ROUTE, experts::MIX, weight::ROUND_BLOCKS, turn::KERNEL];
     let single = of_rows.into_iter().chain(post_norm::KERNELS).chain([sample::KERNEL, profile::KERNEL]);
-    with_kernels.flat_map(of_type).chain(of_codec).chain(single.map(str::to_owned))
+    with_kernels.flat_map(of_type).chain(of_codec).chain(single)
+}
+
+/// The kernels of a weight type.
+fn of_type(format: &WeightFormat) -> Vec<KernelName> {
+    let of = |stage| KernelName::of(stage, format.ty.name());
+    let floats = |stage| KernelName { floats: true, ..of(stage) };
+    let by_block = if format.mma == Some(Mma::Codes) { Way::of(format.mma) } else { &[] };
+    // Codes are multiplied as halves if activations are not quantised by block.
+    let others = format.mma.map(|mma| if mma == Mma::Codes { Mma::Halves } else { mma });
+    let ways = Way::of(others).iter().chain(by_block);
+    let linear = ["attn_in", "proj_add", "ffn_in", "logits"];
+    let mut all: Vec<_> = ways.flat_map(|way| linear.map(|stage| of(stage).of_kind(way.kind()))).collect();
+    let single = by_block.iter().take(1).map(|way| way.kind());
+    all.extend(["", experts::TILES].into_iter().chain(single).map(|kind| of(experts::STAGE).of_kind(kind)));
+    if format.ints {
+        all.extend(Way::of(None).iter().map(|way| floats("logits").of_kind(way.kind())));
+        all.extend(["", experts::TILES].map(|kind| floats(experts::STAGE).of_kind(kind)));
+    }
+    all.extend(others.filter(|mma| mma.rounds()).map(|_| of(weight::ROUND)));
+    all.push(of("embed"));
+    all
 }

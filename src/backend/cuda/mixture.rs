@@ -2,9 +2,10 @@
 
 use super::alloc::Allocator;
 use super::driver::{Address, Driver, Limits};
-use super::linear::geometry::{self, Work};
+use super::linear::geometry::{self, WARPS, Work};
+use super::linear::shared::{self, Part};
 use super::occupancy;
-use super::params::{ExpertChoice, ExpertTile, LINEAR_ROWS, LINEAR_THREADS, LinearParams, MMA_ROWS};
+use super::params::{ExpertChoice, ExpertTile, LINEAR_ROWS, LinearParams, MMA_ROWS};
 use super::weight::{DeviceWeight, Mma, Products, layer_params};
 use crate::BackendError;
 use sterna_program::{Expert, Experts, Linear, Program, Stage};
@@ -150,15 +151,15 @@ pub fn is_sorted(p: &Program, s: &Experts, limits: Limits, rows: usize) -> bool 
         layers.iter().all(of)
     };
     let room = limits.shared_bytes as usize;
-    let slots_fit = || all(&|products, cols| geometry::shared_bytes(products, cols, 1) <= room);
+    let slots_fit = || all(&|products, cols| shared::shared_bytes(products, cols, 1) <= room);
     let tiles_fit = all(&|products, cols| on_halves(products) || tile_part(products, limits, cols).is_some());
     tiles_fit && (rows > 1 && rows * s.n_used > s.experts.len() || !slots_fit())
 }
 
 /// The part of a tile's rows that is in shared memory at a time, if tiles do not use tensor cores.
-pub fn tile_part(products: Products, limits: Limits, cols: usize) -> Option<geometry::Part> {
+pub fn tile_part(products: Products, limits: Limits, cols: usize) -> Option<Part> {
     let limits = Limits { shared_bytes: limits.shared_bytes - TILES_OWN_BYTES as u32, ..limits };
-    geometry::part(products, limits, cols, LINEAR_ROWS as usize)
+    shared::part(products, limits, cols, LINEAR_ROWS as usize)
 }
 
 /// True if tiles use tensor cores.
@@ -209,8 +210,8 @@ pub fn lanes_log2(p: &Program, s: &Experts, limits: Limits, layer: usize) -> u32
 pub fn slot_geometry(p: &Program, s: &Experts, limits: Limits, layer: usize, rows: usize) -> (usize, usize) {
     let linear = LAYERS[layer](&s.experts[0]);
     let cols = p.weight_decl(linear.w).cols;
-    let acts = products(p, linear).map_or(0, |products| geometry::shared_bytes(products, cols, 1));
-    let shared = if layer == DOWN { acts } else { acts.max(geometry::norm_bytes(cols)) };
+    let acts = products(p, linear).map_or(0, |products| shared::shared_bytes(products, cols, 1));
+    let shared = if layer == DOWN { acts } else { acts.max(shared::norm_bytes(cols)) };
     let units = work(p, s, layer).rows.div_ceil(32 >> lanes_log2(p, s, limits, layer));
-    (shared, shares(limits, shared, rows * s.n_used, units.div_ceil(LINEAR_THREADS as usize / 32)))
+    (shared, shares(limits, shared, rows * s.n_used, units.div_ceil(WARPS)))
 }

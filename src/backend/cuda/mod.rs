@@ -1,12 +1,16 @@
 //! The CUDA backend: one file per stage, which defines how its kernels are launched, over a [`driver`].
 //!
-//! `linear.rs` has the code that linear layers share, `combine.rs` and `heads.rs` the second kernel of stages
-//! whose layers no single kernel computes together, `weight.rs` the layout of weights on the device, `exec/`
-//! a compiled program, `alloc.rs` its memory, allocated from a driver or counted for the plan, and
-//! `params.rs` the parameter structs of `cuda/params.h`. The same code runs on a GPU and, in tests, on the
-//! CPU. Nothing here knows a model, a file or another backend. Start at [`Cuda`], then `proj_add.rs`.
-//! `split.rs` divides the layers among several GPUs, `open.rs` chooses the GPUs; `stream.rs` handles layers
-//! whose weights do not fit into GPU memory.
+//! `lower.rs` turns a stage into operations (`op.rs`), which are asked for kernels, memory and launches;
+//! `cx.rs` is what launches are made of. `linear/` has the code that linear layers share, `combine.rs`,
+//! `heads.rs` and `post_norm.rs` the second kernel of stages whose layers are multiplied on their own,
+//! `weight.rs` the layout of weights on the device, `kernels.rs` the list of kernels, `exec/` a compiled
+//! program, `alloc.rs` its memory, allocated from a driver or counted for the plan, and `params.rs` the
+//! parameter structs of `cuda/params.h`. The same code runs on a GPU and, in tests, on the CPU. Nothing here
+//! knows a model, a file or another backend. Start at [`Cuda`], then `proj_add.rs`. `split.rs` divides the
+//! layers among several GPUs, `open.rs` chooses the GPUs; `stream.rs` handles layers whose weights do not fit
+//! into GPU memory.
+//!
+//! This file only exports: no file of the folder imports from it.
 
 mod alloc;
 mod attend;
@@ -25,6 +29,7 @@ mod ffn_in;
 mod heads;
 mod host;
 mod input;
+mod kernel_name;
 mod kernels;
 mod kv;
 mod linear;
@@ -33,6 +38,7 @@ mod lower;
 mod memory;
 mod mixture;
 pub mod occupancy;
+mod op;
 mod open;
 mod pack;
 mod params;

@@ -2,14 +2,16 @@
 //! stretch, and the last block draws.
 
 use super::cx::{Cx, words};
-use super::driver::Launch;
+use super::driver::{Launch, Limits};
+use super::kernel_name::KernelName;
+use super::op::Op;
 use super::params::{
     SAMPLE_CHANGES, SAMPLE_MOST, SAMPLE_SHARED_BYTES, SAMPLE_STRETCH, SAMPLE_THREADS, SampleParams,
 };
 use crate::device::sampling;
-use sterna_program::Sample;
+use sterna_program::{Program, Sample};
 
-pub const KERNEL: &str = "sample";
+pub const KERNEL: KernelName = KernelName::single("sample");
 
 /// Maximum number of tokens per row whose logits can be changed.
 pub const MOST_CHANGES: usize = SAMPLE_CHANGES as usize;
@@ -26,27 +28,33 @@ pub fn candidate_bytes(n_vocab: usize) -> u64 {
     8 * (SAMPLE_MOST as usize * stretches(n_vocab)) as u64
 }
 
-pub fn launch(cx: &Cx<'_>, s: &Sample) -> Launch {
-    let Sample { logits } = *s;
-    let n_vocab = cx.p.buf_decl(logits).cols;
-    let params = SampleParams {
-        step: cx.tables(),
-        sampling: cx.memory.step.sampling(),
-        changes: cx.memory.step.changes(),
-        logits: cx.memory.bufs[logits.0 as usize],
-        tokens: cx.memory.tokens,
-        picked: cx.memory.picks.newest(),
-        mailboxes: cx.memory.picks.mailboxes(),
-        largest: cx.memory.candidates,
-        arrived: cx.memory.sample_arrived,
-        n_vocab: n_vocab as u32,
-        reserved: 0,
-    };
-    Launch {
-        kernel: cx.kernel(KERNEL),
-        grid: [stretches(n_vocab) as u32, cx.shape.outputs as u32, 1],
-        threads: SAMPLE_THREADS,
-        shared_bytes: SAMPLE_SHARED_BYTES,
-        params: words(&params),
+impl Op for &Sample {
+    fn kernels(&self, _: &Program, _: Limits) -> Result<Vec<KernelName>, String> {
+        Ok(vec![KERNEL])
+    }
+
+    fn launches(&self, cx: &Cx<'_>) -> Vec<Launch> {
+        let Sample { logits } = **self;
+        let n_vocab = cx.p.buf_decl(logits).cols;
+        let params = SampleParams {
+            step: cx.tables(),
+            sampling: cx.memory.step.sampling(),
+            changes: cx.memory.step.changes(),
+            logits: cx.buf(logits),
+            tokens: cx.memory.tokens,
+            picked: cx.memory.picks.newest(),
+            mailboxes: cx.memory.picks.mailboxes(),
+            largest: cx.memory.candidates,
+            arrived: cx.memory.sample_arrived,
+            n_vocab: n_vocab as u32,
+            reserved: 0,
+        };
+        vec![Launch {
+            kernel: cx.kernel(KERNEL),
+            grid: [stretches(n_vocab) as u32, cx.shape.outputs as u32, 1],
+            threads: SAMPLE_THREADS,
+            shared_bytes: SAMPLE_SHARED_BYTES,
+            params: words(&params),
+        }]
     }
 }

@@ -6,10 +6,9 @@ use ggml_types::{HostTensor, QuantType, planes, types};
 
 use super::alloc::Allocator;
 use super::driver::{Address, Driver};
+use super::kernel_name::KernelName;
 use super::pack;
-use super::params::{
-    self, LINEAR_ROWS, LinearParams, MMA_CODES_COLS, MMA_CODES_ROWS, MMA_FEW_ROWS, MMA_ROWS,
-};
+use super::params::{self, LINEAR_ROWS, LinearParams, MMA_CODES_COLS};
 use crate::{BackendError, MemoryKind};
 use sterna_program::{ActQuant, Linear, WeightDecl};
 
@@ -48,7 +47,7 @@ pub enum Mma {
     /// Integers with a scale per block.
     IntBlocks,
     /// Integers with a scale per block, if activations are quantised by block; such single rows have their
-    /// own kernels ([`DP4A`]). With other activations, [halves](Mma::Halves).
+    /// own kernels. With other activations, [halves](Mma::Halves).
     Codes,
     /// Halves.
     Halves,
@@ -67,29 +66,7 @@ impl Mma {
             Mma::IntBlocks | Mma::Halves => 2 * LINEAR_ROWS as usize,
         }
     }
-
-    /// Suffix of the kernels for steps of `rows` rows, and the rows of a tile.
-    pub fn kind(self, rows: usize) -> (&'static str, usize) {
-        match self {
-            Mma::Codes if rows <= MMA_FEW_ROWS as usize => (FEW, MMA_FEW_ROWS as usize),
-            Mma::Codes => (CODES, MMA_CODES_ROWS as usize),
-            _ => (MMA, MMA_ROWS as usize),
-        }
-    }
-
-    /// All suffixes.
-    pub fn kinds(self) -> &'static [&'static str] {
-        if self == Mma::Codes { &[FEW, CODES] } else { &[MMA] }
-    }
 }
-
-/// Suffix of the kernels for single rows that are quantised by block.
-pub const DP4A: &str = "__dp4a";
-
-/// Suffixes of the kernels on tensor cores: the general one, and those of codes for a few rows and for many.
-pub const MMA: &str = "__mma";
-pub const FEW: &str = "__few";
-pub const CODES: &str = "__codes";
 
 /// Every type with kernels.
 pub static WEIGHT_FORMATS: &[WeightFormat] = &[
@@ -300,14 +277,8 @@ impl Products {
     }
 
     /// The kernel of a stage and kind. Only `logits` and the experts have kernels of floats.
-    pub fn kernel(self, stage: &str, kind: &str) -> String {
-        let floats = if self.floats { FLOATS } else { "" };
-        format!("{stage}__{}{floats}{kind}", self.format.kernels.name())
-    }
-
-    /// Suffix of the kernels for single rows.
-    pub fn single(self) -> &'static str {
-        if self.by_block() { DP4A } else { "" }
+    pub fn kernel(self, stage: &'static str, kind: &'static str) -> KernelName {
+        KernelName { floats: self.floats, ..KernelName::of(stage, self.format.kernels.name()).of_kind(kind) }
     }
 
     /// True if codes are multiplied by inputs that are quantised by block.
@@ -316,9 +287,9 @@ impl Products {
     }
 
     /// The kernel that quantises rows for those on tensor cores, if any.
-    pub fn round(self) -> Option<String> {
+    pub fn round(self) -> Option<KernelName> {
         let mma = self.mma.filter(|mma| mma.rounds())?;
-        Some(if mma == Mma::Codes { ROUND_BLOCKS.to_owned() } else { self.kernel(ROUND, "") })
+        Some(if mma == Mma::Codes { ROUND_BLOCKS } else { self.kernel(ROUND, "") })
     }
 
     /// True if activations are floats.
@@ -356,14 +327,11 @@ impl Products {
 
 /// Kernels that quantise rows for those on tensor cores: the stage name for types, and the kernel for codes.
 pub const ROUND: &str = "round";
-pub const ROUND_BLOCKS: &str = "round__blocks";
+pub const ROUND_BLOCKS: KernelName = KernelName::of(ROUND, "blocks");
 const _: () = {
     assert!(params::ROUND_COLS as usize == ActQuant::BLOCK);
     assert!(params::ROUND_NOTHING_BITS == ActQuant::NOTHING.to_bits());
 };
-
-/// Suffix of the kernels that multiply ternary weights by floats.
-pub const FLOATS: &str = "__floats";
 
 /// Bytes of a weight on the device, after packing.
 pub fn device_bytes(decl: &WeightDecl) -> u64 {

@@ -6,6 +6,7 @@ use crate::cuda::attend::{self, Cut};
 use crate::cuda::bases::Bases;
 use crate::cuda::driver::{Driver, Limits};
 use crate::cuda::kv::{self, KvLayout};
+use crate::cuda::lower::Lowered;
 use crate::cuda::memory::Memory;
 use crate::cuda::mixture::Mixture;
 use crate::cuda::params::RopeParams;
@@ -13,7 +14,7 @@ use crate::cuda::picks::{Picks, SAMPLING};
 use crate::cuda::states::{Scratch, States};
 use crate::cuda::step::StepMemory;
 use crate::cuda::weight::DeviceWeight;
-use crate::cuda::{linear, lower, sample};
+use crate::cuda::{linear, sample};
 use crate::device::tables;
 use sterna_program::{BufDecl, PAGE, Program, Rope, RopeStyle, Stage};
 
@@ -50,7 +51,7 @@ pub fn alloc<A: Allocator + ?Sized>(
     };
     let bufs = p.bufs.iter().map(buf).collect::<Result<_, _>>()?;
     let rounded = linear::rounded(on, p, limits)?;
-    let products = p.stages.iter().map(|(_, stage)| lower::products(p, stage)).max().unwrap_or(0);
+    let products = Lowered::all(p).iter().map(|stage| stage.kept(p)).max().unwrap_or(0);
     let products = on.buffer("intermediate products", 4 * (products * p.limits.rows) as u64)?;
     let bases = Bases::new(on, p)?;
     let mixture = Mixture::new(on, p, limits, shapes)?;

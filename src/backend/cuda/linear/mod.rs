@@ -1,25 +1,30 @@
-//! Code shared by the stages with linear layers: their kernels, their input, and the geometry of their
-//! launches. Integer products on tensor cores take two launches: one that normalises and quantises the step's
-//! rows, one block per row, and the products.
+//! Code shared by the stages with linear layers: their kernels and launches. A new way of multiplying is a
+//! variant of [`Way`] and a function in `geometry.rs`; `layers.rs` multiplies layers on their own.
+//!
+//! Integer products on tensor cores take two launches: one that normalises and quantises the step's rows, one
+//! block per row, and the products.
 
 pub mod geometry;
+pub mod layers;
+pub mod shared;
+pub mod way;
 
 use super::alloc::Allocator;
 use super::cx::{Cx, words};
-use super::driver::{Address, Launch, Limits};
+use super::driver::{Launch, Limits};
 pub use super::input::{Input, norm};
-use super::occupancy;
+use super::kernel_name::KernelName;
 use super::params::{
-    BlockQuant, InputParams, LINEAR_ROWS, LINEAR_THREADS, LinearParams, LogitsParams, MMA_CODES_ROWS,
-    MMA_CODES_SHARED_BYTES, MMA_FEW_SHARED_BYTES, MMA_HALVES_SHARED_BYTES, MMA_INTS_COLS,
-    MMA_INTS_SHARED_BYTES, MMA_ROWS, NextWeights, ROUND_BLOCKS, ROUND_BLOCKS_COLS, ROUND_NONE, ROUND_ROWS,
-    RoundParams, RoundedParams, RowQuant,
+    BlockQuant, InputParams, LINEAR_THREADS, MMA_CODES_ROWS, MMA_ROWS, NextWeights, ROUND_BLOCKS,
+    ROUND_BLOCKS_COLS, ROUND_NONE, ROUND_ROWS, RoundParams, RoundedParams, RowQuant,
 };
 use super::turn;
-use super::weight::{self, FEW, Mma, NO_LINEAR, Products, layer_params};
+use super::weight::{Mma, Products};
 use crate::{BackendError, Macs};
-use geometry::{Work, lanes_log2, norm_bytes, norm_bytes_up_to, part, tiles_of_ints};
+use geometry::{Geometry, Problem, Work, tiles_of_ints};
+use shared::norm_bytes_up_to;
 use sterna_program::{ActQuant, Linear, Program, RowsOf, Stage};
+use way::Way;
 
 /// The kind of product of layers with one input, if one kernel can compute them all.
 pub fn together(p: &Program, linears: &[&Linear]) -> Option<Products> {
@@ -31,37 +36,53 @@ pub fn together(p: &Program, linears: &[&Linear]) -> Option<Products> {
     Some(first).filter(|first| !first.floats && linears.iter().all(equal))
 }
 
-/// The kernels of a stage over layers that share one input: its own if one kernel computes them all,
-/// otherwise those of each layer's products.
+/// The kernels of a stage for one kind of product.
+fn kernels(stage: &'static str, products: Products) -> impl Iterator<Item = KernelName> {
+    let ways = Way::of(products.mma).iter().map(move |way| products.kernel(stage, way.kind()));
+    ways.chain(products.round())
+}
+
+/// The kernels that prepare the input of layers.
+fn prepares(p: &Program, linears: &[&Linear], input: &Input<'_>) -> Result<Vec<KernelName>, String> {
+    let of = |linear: &&Linear| turn::kernel(p, linear, input.norm.is_some());
+    Ok(linears.iter().map(of).collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect())
+}
+
+/// The kernels of a stage that computes all its layers [together].
 ///
 /// # Errors
-/// The missing kernel or feature, for a message.
-pub fn kernels(p: &Program, stage: &str, linears: &[&Linear]) -> Result<Vec<String>, String> {
-    let names = |stage: &str, products: Products| {
-        let mma = products.mma;
-        let rows = Some(ROWS).filter(|_| !matches!(mma, Some(Mma::Ints | Mma::Codes)));
-        let on_tensor_cores = mma.iter().flat_map(|mma| mma.kinds()).copied();
-        let kinds = [products.single()].into_iter().chain(rows).chain(on_tensor_cores);
-        kinds.map(|kind| products.kernel(stage, kind)).chain(products.round()).collect::<Vec<_>>()
-    };
-    let prepares: Result<Vec<_>, _> = linears.iter().map(|linear| turn::kernel(p, linear)).collect();
-    let prepares: Vec<String> = prepares?.into_iter().flatten().collect();
-    if let Some(products) = together(p, linears) {
-        return Ok([names(stage, products), prepares].concat());
+/// The missing feature, for a message.
+pub fn fused_kernels(
+    p: &Program,
+    stage: &'static str,
+    linears: &[&Linear],
+    input: &Input<'_>,
+) -> Result<Vec<KernelName>, String> {
+    let products = together(p, linears).expect("it was lowered to one kernel");
+    Ok(kernels(stage, products).chain(prepares(p, linears, input)?).collect())
+}
+
+/// Adds the multiply-adds of layers per row of a large batch, by the arithmetic that [`launches`] uses.
+pub fn add_macs(p: &Program, linears: &[&Linear], all: &mut Macs) {
+    for linear in linears {
+        let w = p.weight_decl(linear.w);
+        let macs = (w.rows * w.cols) as u64;
+        match Products::of(w.ty, linear.act).and_then(|products| products.mma) {
+            Some(Mma::Ints | Mma::IntBlocks) => all.int8 += macs,
+            Some(Mma::Codes) => all.int8_blocks += macs,
+            Some(Mma::Halves) => all.two_halves += macs,
+            None => all.float += macs,
+        }
     }
-    let of_layer = |linear: &&Linear| {
-        let ty = p.weight_decl(linear.w).ty;
-        let products = Products::of(ty, linear.act).ok_or_else(|| format!("{stage}__{}", ty.name()))?;
-        Ok(names("logits", products))
-    };
-    let all: Vec<_> = linears.iter().map(of_layer).collect::<Result<_, String>>()?;
-    Ok([all.concat(), prepares].concat())
 }
 
 /// The launches of a linear stage; `params` builds the parameters of the last one.
+///
+/// # Panics
+/// If a block needs more shared memory than the GPU has.
 pub fn launches<T: bytemuck::Pod>(
     cx: &Cx<'_>,
-    stage: &str,
+    stage: &'static str,
     linear: &Linear,
     input: &Input<'_>,
     work: Work,
@@ -80,59 +101,15 @@ pub fn launches<T: bytemuck::Pod>(
     let (x, in_norm) = match (&prepare, linear.basis) {
         (Some(_), Some(_)) => (cx.memory.bases.prepared, None),
         (Some(_), None) => (cx.memory.bases.prepared, linear.norm.as_ref()),
-        (None, _) => (cx.memory.bufs[input.x.0 as usize], input.norm.or(linear.norm.as_ref())),
+        (None, _) => (cx.buf(input.x), input.norm.or(linear.norm.as_ref())),
     };
-    let Kind { suffix, tile_rows, lanes_log2 } = kind(cx, products, w.cols, rows, work);
-    let on_tensor_cores = products.mma.filter(|mma| mma.kinds().contains(&suffix));
-    let part = |rows: usize| part(products, cx.limits, w.cols, rows).expect("the plan rejects it first");
-    let single = || part(1).shared_bytes.max(in_norm.map_or(0, |_| norm_bytes(w.cols)));
-    let of_block = part(if suffix == ROWS { tile_rows } else { 1 });
-    let shared = match on_tensor_cores {
-        Some(Mma::Codes) if suffix == FEW => MMA_FEW_SHARED_BYTES as usize,
-        Some(Mma::Codes) => MMA_CODES_SHARED_BYTES as usize,
-        Some(Mma::Halves) => MMA_HALVES_SHARED_BYTES as usize,
-        Some(Mma::Ints | Mma::IntBlocks) => MMA_INTS_SHARED_BYTES as usize,
-        None if suffix == ROWS => of_block.shared_bytes,
-        None => single(),
-    };
+    let way = Way::choose(products, cx.limits, w.cols, rows);
+    let problem =
+        Problem { products, limits: cx.limits, cols: w.cols, rows, work, is_normed: in_norm.is_some() };
+    let Geometry { blocks, tiles, warps, shared_bytes, lanes_log2, part_chunks } = problem.geometry(way);
     let room = cx.limits.shared_bytes as usize;
-    assert!(shared <= room, "{stage}: {shared} bytes of shared memory, but the GPU has {room}");
-    let units = work.rows.div_ceil(32 >> lanes_log2);
-    let multiprocessors = cx.limits.multiprocessors as usize;
-    let mut warps = LINEAR_THREADS as usize / 32;
-    if on_tensor_cores == Some(Mma::Codes) && suffix != FEW {
-        // If tiles leave multiprocessors idle, each tile has only half as many rows of weights.
-        let tiles = units.div_ceil(warps) * rows.div_ceil(tile_rows);
-        warps /= if tiles < multiprocessors { 2 } else { 1 };
-    }
-    // Kernels have registers for two blocks per multiprocessor; shared memory may allow only one.
-    let resident = multiprocessors * occupancy::by_shared(cx.limits, shared as u32).clamp(1, 2) as usize;
-    let (blocks, tiles) = match on_tensor_cores {
-        Some(Mma::Halves) => {
-            // A warp has two sets of rows at a time, and tiles of the step share the GPU.
-            let tiles = rows.div_ceil(tile_rows);
-            (units.div_ceil(2 * warps).clamp(1, resident.div_ceil(tiles)), tiles)
-        }
-        Some(Mma::Codes) if suffix == FEW => (units.min(resident), 1),
-        Some(Mma::Codes) => ((units.div_ceil(warps) * rows.div_ceil(tile_rows)).min(resident), 1),
-        Some(mma @ (Mma::Ints | Mma::IntBlocks)) => {
-            // Blocks have equal shares of all spans of columns, or of all tiles if these are not split.
-            let tiles = tiles_of_ints(work.rows, rows);
-            let spans = if mma == Mma::Ints { w.cols.div_ceil(MMA_INTS_COLS as usize) } else { 1 };
-            let shares = tiles * spans;
-            let full = if shares < resident { multiprocessors } else { resident };
-            (shares.min(full), 1)
-        }
-        // Units are dealt to blocks round robin: one block per multiprocessor if its warps suffice for all
-        // units. Several waves of blocks are only needed for the sums that each block keeps from part to
-        // part.
-        None => {
-            let wave = if units <= multiprocessors * warps { multiprocessors } else { resident };
-            let least = units.div_ceil(warps.saturating_mul(of_block.units));
-            (units.clamp(1, least.max(1).next_multiple_of(wave)), 1)
-        }
-    };
-    let input_params = InputParams {
+    assert!(shared_bytes <= room, "{stage}: {shared_bytes} bytes of shared memory, but the GPU has {room}");
+    let in_ = InputParams {
         x,
         norm: norm(cx, in_norm),
         cols: w.cols as u32,
@@ -141,58 +118,33 @@ pub fn launches<T: bytemuck::Pod>(
         rounded: cx.memory.rounded,
         lanes_log2,
         row_bytes: products.rounded_bytes(w.cols) as u32,
-        part_chunks: of_block.chunks as u32,
+        part_chunks: part_chunks as u32,
     };
-    let of = |kernel: String, grid: [usize; 2], threads: u32, shared: usize, params: Vec<u64>| Launch {
-        kernel: cx.kernel(&kernel),
-        grid: [grid[0] as u32, grid[1] as u32, 1],
-        threads,
-        shared_bytes: shared as u32,
-        params,
-    };
-    let round = products.round().filter(|_| on_tensor_cores.is_some()).map(|kernel| {
+    let round = products.round().filter(|_| way.is_on_tensor_cores()).map(|kernel| {
         // Meanwhile the weights of the products are prefetched into the GPU's cache.
         let bytes = w.ty.row_bytes(w.cols).expect("it was uploaded") * w.rows;
         let next = NextWeights { data: w.data, bytes: (bytes as u64).min(cx.limits.prefetch_bytes) };
-        let step = cx.memory.step.tables(next);
-        let chunks = products.chunks(w.cols) as u32;
-        let params = RoundParams { step, in_: input_params, chunks, reserved: 0 };
-        let shared = match on_tensor_cores {
+        let (step, chunks) = (cx.memory.step.tables(next), products.chunks(w.cols) as u32);
+        let shared_bytes = match products.mma {
             Some(Mma::Codes) => norm_bytes_up_to(in_norm.map_or(0, |_| ROUND_BLOCKS_COLS), w.cols),
-            _ => single(),
+            _ => problem.single_bytes(),
         };
-        of(kernel, [rows, 1], LINEAR_THREADS, shared, words(&params))
-    });
-    let params = words(&params(input_params));
-    let products = of(products.kernel(stage, suffix), [blocks, tiles], 32 * warps as u32, shared, params);
-    prepare.into_iter().chain(round).chain([products]).collect()
-}
-
-/// Multiply-adds per row of a large batch, by the arithmetic that [`launches`] and the experts use for them.
-pub fn macs(p: &Program) -> Macs {
-    let mut all = Macs::default();
-    for (_, stage) in &p.stages {
-        let (RowsOf::Step, linears) = stage.linears() else { continue };
-        let is_ternary = |mma| matches!(mma, Mma::Ints | Mma::IntBlocks);
-        for (i, linear) in linears.enumerate() {
-            let w = p.weight_decl(linear.w);
-            let of_expert = matches!(stage, Stage::Experts(_)) && i > 0;
-            let share = match stage {
-                Stage::Experts(s) if of_expert => s.n_used as f64 / s.experts.len() as f64,
-                _ => 1.0,
-            };
-            let macs = ((w.rows * w.cols) as f64 * share) as u64;
-            let mma = Products::of(w.ty, linear.act).and_then(|products| products.mma);
-            // Tiles of experts multiply codes as halves, and ternary weights without tensor cores.
-            match mma.filter(|mma| !(of_expert && is_ternary(*mma))) {
-                Some(Mma::Ints | Mma::IntBlocks) => all.int8 += macs,
-                Some(Mma::Codes) if !of_expert => all.int8_blocks += macs,
-                Some(Mma::Codes | Mma::Halves) => all.two_halves += macs,
-                None => all.float += macs,
-            }
+        Launch {
+            kernel: cx.kernel(kernel),
+            grid: [rows as u32, 1, 1],
+            threads: LINEAR_THREADS,
+            shared_bytes: shared_bytes as u32,
+            params: words(&RoundParams { step, in_, chunks, reserved: 0 }),
         }
-    }
-    all
+    });
+    let products = Launch {
+        kernel: cx.kernel(products.kernel(stage, way.kind())),
+        grid: [blocks as u32, tiles as u32, 1],
+        threads: 32 * warps as u32,
+        shared_bytes: shared_bytes as u32,
+        params: words(&params(in_)),
+    };
+    prepare.into_iter().chain(round).chain([products]).collect()
 }
 
 /// Buffers between the launches of integer products on tensor cores, for the largest step of a program.
@@ -237,64 +189,6 @@ pub fn rounded<A: Allocator + ?Sized>(
     })
 }
 
-/// One or two layers of one input that share a launch, and the address of each layer's output.
-type Layers<'a> = [(&'a Linear, Address)];
-
-/// The launches of layers computed on their own, as the `logits` stage does, over the rows of the input and
-/// optionally with a soft cap.
-pub fn capped(cx: &Cx<'_>, layers: &Layers<'_>, input: &Input<'_>, soft_cap: Option<f32>) -> Vec<Launch> {
-    let (layer, logits) = layers[0];
-    let (w, other) = (linear(cx, layer), layers.get(1));
-    let (other, other_logits) = other.map_or((NO_LINEAR, 0), |(other, to)| (linear(cx, other), *to));
-    let work = Work { rows: (w.rows + other.rows) as usize, paired: false };
-    let params = |in_| LogitsParams {
-        step: cx.tables(),
-        in_,
-        w,
-        other,
-        logits,
-        other_logits,
-        soft_cap: soft_cap.unwrap_or(0.0),
-        reserved: 0,
-    };
-    launches(cx, "logits", layer, input, work, params)
-}
-
-/// The same for one layer, without a soft cap.
-pub fn product(cx: &Cx<'_>, layer: &Linear, input: &Input<'_>, to: Address) -> Vec<Launch> {
-    capped(cx, &[(layer, to)], input, None)
-}
-
-/// The same for several layers of one input, which is prepared once and quantised by block once. Neighbours
-/// with the same kind of product share a launch.
-pub fn of_one_input(cx: &Cx<'_>, layers: &Layers<'_>, input: &Input<'_>) -> Vec<Launch> {
-    let by_block = cx.driver.kernel(weight::ROUND_BLOCKS);
-    let (mut all, mut prepared, mut rounded) = (Vec::new(), None, None);
-    let mut left = layers;
-    while let [(layer, _), ..] = left {
-        let alike = |(other, _): &&(&Linear, Address)| together(cx.p, &[layer, other]).is_some();
-        let (now, later) = left.split_at(1 + left[1..].iter().take(1).filter(alike).count());
-        left = later;
-        let mut of_layers = capped(cx, now, input, None);
-        let products = of_layers.pop();
-        let mut before = of_layers.into_iter();
-        if layer.prepares_input(input.norm.is_some()) {
-            let prepare = before.next();
-            all.extend(prepare.filter(|_| prepared.replace(layer.basis) != Some(layer.basis)));
-        }
-        if let Some(round) = before.next() {
-            let by = (round.kernel, layer.prepared());
-            let is_there = rounded.replace(by) == Some(by) && by_block == Some(round.kernel);
-            all.extend(Some(round).filter(|_| !is_there));
-        }
-        all.extend(products);
-    }
-    all
-}
-
-/// Suffix of the kernels for several rows.
-pub const ROWS: &str = "__rows";
-
 /// The kernels' code for the quantisation of a layer's input.
 pub fn rounding(act: ActQuant) -> u32 {
     match act {
@@ -302,32 +196,4 @@ pub fn rounding(act: ActQuant) -> u32 {
         ActQuant::I8PerToken => ROUND_ROWS,
         ActQuant::I8PerBlock => ROUND_BLOCKS,
     }
-}
-
-/// The kernel of a stage that is used for the products, and its geometry.
-struct Kind {
-    suffix: &'static str,
-    /// Rows that a block holds in shared memory at a time.
-    tile_rows: usize,
-    lanes_log2: u32,
-}
-
-fn kind(cx: &Cx<'_>, products: Products, cols: usize, rows: usize, work: Work) -> Kind {
-    let lanes_log2 = lanes_log2(cx.limits, products.chunks(cols), work);
-    let eight = LINEAR_ROWS as usize;
-    match products.mma {
-        Some(mma) if rows >= mma.least_rows() => {
-            let (suffix, tile_rows) = mma.kind(rows);
-            Kind { suffix, tile_rows, lanes_log2: 1 }
-        }
-        _ if rows > 1 && part(products, cx.limits, cols, eight).is_some() => {
-            Kind { suffix: ROWS, tile_rows: eight, lanes_log2 }
-        }
-        _ => Kind { suffix: products.single(), tile_rows: 1, lanes_log2 },
-    }
-}
-
-/// A layer's parameters.
-pub fn linear(cx: &Cx<'_>, linear: &Linear) -> LinearParams {
-    layer_params(cx.weights, linear)
 }
