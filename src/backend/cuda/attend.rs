@@ -19,8 +19,7 @@ use super::params::{
     ATTEND_MMA_HEADS, ATTEND_MMA_RESIDENT, ATTEND_MMA_SHARED_BYTES_64, ATTEND_MMA_SHARED_BYTES_128,
     ATTEND_MMA_SHARED_BYTES_256, ATTEND_MMA_THREADS_64, ATTEND_MMA_THREADS_128, ATTEND_MMA_THREADS_256,
     ATTEND_MMA_VECTORS, ATTEND_MMA_VECTORS_256, ATTEND_ROW_HEADS, ATTEND_ROW_THREADS_256, ATTEND_THREADS,
-    ATTEND_WIDE_THREADS, AttendBlocksMmaParams, AttendBlocksParams, AttendCodesMmaParams, AttendCodesParams,
-    AttendCommon, AttendMmaParams, AttendParams, CODES_PIECE, MAX_PARTS,
+    ATTEND_WIDE_THREADS, AttendCommon, AttendRowsParams, AttendTilesParams, CODES_PIECE, MAX_PARTS,
 };
 use super::tiled::most_tiles;
 use crate::device::tiles::Tiling;
@@ -257,23 +256,10 @@ fn launch(cx: &Cx<'_>, s: &Attend) -> Launch {
     let (step, common) = (cx.tables_for(s.kv), common(cx, s));
     let [head_tiles, splits] = [tiles, splits].map(|n| n as u32);
     let ByRows { kernel, heads, threads, parts, .. } = by_rows(decl);
+    let raw = if appends(cx, s.kv) { cx.memory.raw } else { 0 };
+    let params = AttendRowsParams { step, raw, common, head_tiles, splits };
     // The result of each head may be transformed back in shared memory.
-    let merged = heads * decl.head_dim;
-    let (params, merged) = match cx.memory.kvs[s.kv.0 as usize] {
-        KvLayout::Elements(kv) => {
-            let params = AttendParams { step, kv, common, head_tiles, splits };
-            (words(&params), 0)
-        }
-        KvLayout::Codes(kv) => {
-            let raw = if appends(cx, s.kv) { cx.memory.raw } else { 0 };
-            let params = AttendCodesParams { step, kv, raw, common, head_tiles, splits };
-            (words(&params), merged)
-        }
-        KvLayout::Blocks(kv) => {
-            let params = AttendBlocksParams { step, kv, common, head_tiles, splits };
-            (words(&params), merged)
-        }
-    };
+    let merged = if kv::is_appended(decl) { heads * decl.head_dim } else { 0 };
     // The merge's result comes before the parts (cuda/lib/parts.cuh); the splits' weights reuse their memory.
     let found = 2 * heads + 4;
     let parts = (parts * (2 + stride(decl))).max(2 * MAX_PARTS as usize) * heads;
@@ -282,8 +268,18 @@ fn launch(cx: &Cx<'_>, s: &Attend) -> Launch {
         grid: [decl.n_kv_heads as u32 * head_tiles, splits, rows as u32],
         threads,
         shared_bytes: ((found + parts + merged) * 4).next_multiple_of(16) as u32,
-        params,
+        params: over_cache(cx, s, &params),
     }
+}
+
+/// A kernel's parameters, followed by those of the cache (`cuda/lib/over_cache.cuh`).
+fn over_cache<T: bytemuck::Pod>(cx: &Cx<'_>, s: &Attend, params: &T) -> Vec<u64> {
+    let cache = match &cx.memory.kvs[s.kv.0 as usize] {
+        KvLayout::Elements(kv) => words(kv),
+        KvLayout::Codes(kv) => words(kv),
+        KvLayout::Blocks(kv) => words(kv),
+    };
+    [words(params), cache].concat()
 }
 
 /// Floats of the partial results of the tiles' splits.
@@ -303,17 +299,7 @@ fn launch_tiles(cx: &Cx<'_>, s: &Attend) -> Launch {
     let (step, tiles, common) = (cx.tables_for(s.kv), cx.memory.step.tiles(), common(cx, s));
     let [heads, head_tiles] = [heads, head_tiles].map(|n| n as u32);
     let (blocks, reserved) = (tile_blocks(decl, shared_bytes, cx.limits), 0);
-    let params = match cx.memory.kvs[s.kv.0 as usize] {
-        KvLayout::Elements(kv) => {
-            words(&AttendMmaParams { step, kv, tiles, common, heads, head_tiles, blocks, reserved })
-        }
-        KvLayout::Codes(kv) => {
-            words(&AttendCodesMmaParams { step, kv, tiles, common, heads, head_tiles, blocks, reserved })
-        }
-        KvLayout::Blocks(kv) => {
-            words(&AttendBlocksMmaParams { step, kv, tiles, common, heads, head_tiles, blocks, reserved })
-        }
-    };
+    let params = AttendTilesParams { step, tiles, common, heads, head_tiles, blocks, reserved };
     // If there are few tiles, they are split.
     let tiles = (most_tiles(cx.shape.rows) as u32).max(blocks / blocks_of_tile);
     Launch {
@@ -321,6 +307,6 @@ fn launch_tiles(cx: &Cx<'_>, s: &Attend) -> Launch {
         grid: [blocks_of_tile, tiles, 1],
         threads: by_tiles.threads,
         shared_bytes,
-        params,
+        params: over_cache(cx, s, &params),
     }
 }
