@@ -377,8 +377,7 @@ pub struct DeviceWeight {
     pub cols: usize,
     /// Its address.
     pub data: Address,
-    /// The scale of types that have one per tensor; the bits of the kind for types that have one; otherwise
-    /// 1.
+    /// The scale of types that have one per tensor; otherwise 1.
     pub tensor_scale: f32,
 }
 
@@ -396,9 +395,7 @@ impl DeviceWeight {
 
     /// A weight whose [`packed`] bytes the caller copies to the address.
     pub fn at(data: Address, w: &HostTensor) -> Self {
-        let kind = WeightFormat::of(w.ty).and_then(|format| format.kind);
-        let of_tensor = || w.ty.tensor_scale(&w.bytes, w.rows, w.cols).expect("a whole tensor");
-        let tensor_scale = kind.map_or_else(of_tensor, f32::from_bits);
+        let tensor_scale = w.ty.tensor_scale(&w.bytes, w.rows, w.cols).expect("a whole tensor");
         Self { ty: w.ty, rows: w.rows, cols: w.cols, data, tensor_scale }
     }
 
@@ -412,6 +409,8 @@ impl DeviceWeight {
             factor,
             rows: self.rows as u32,
             chunks: format.chunks(self.cols) as u32,
+            kind: format.kind.unwrap_or(0),
+            reserved: 0,
         }
     }
 }
@@ -428,8 +427,16 @@ pub fn layer_params(weights: &[DeviceWeight], linear: &Linear) -> LinearParams {
 }
 
 /// The parameters for no layer.
-pub const NO_LINEAR: LinearParams =
-    LinearParams { data: 0, bias: 0, tensor_scale: 0.0, factor: 0.0, rows: 0, chunks: 0 };
+pub const NO_LINEAR: LinearParams = LinearParams {
+    data: 0,
+    bias: 0,
+    tensor_scale: 0.0,
+    factor: 0.0,
+    rows: 0,
+    chunks: 0,
+    kind: 0,
+    reserved: 0,
+};
 
 fn row_bytes(w: &HostTensor) -> usize {
     w.ty.row_bytes(w.cols).expect("a shape that the type can hold")
