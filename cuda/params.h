@@ -310,6 +310,9 @@ struct LinearParams {
     uint32_t rows;
     /* Chunks per row. */
     uint32_t chunks;
+    /* Tells types apart that share kernels: T::Kind in cuda/types. */
+    uint32_t kind;
+    uint32_t reserved;
 };
 
 /* Quantisation of a row: q = round(x * scale), and the sum of q. */

@@ -47,42 +47,23 @@ struct AttendCommon {
 };
 
 /* Attention row by row. Partial results are [rows, n_kv_heads, head_tiles] of up to `splits` splits, in the
- * layout of cuda/lib/parts.cuh. */
-struct AttendParams {
+ * layout of cuda/lib/parts.cuh; caches of codes and blocks have head_dim for the stride. The parameters of
+ * the cache follow: cuda/lib/over_cache.cuh. */
+struct AttendRowsParams {
     struct StepTables step;
-    struct KvParams kv;
+    /* [2, n_kv_heads, head_dim] if the kernel itself does the work of `append`, in a step of one row over a
+     * cache of codes; or null. Then the query heads of a KV head are one tile. */
+    POINTER(const float) raw;
     struct AttendCommon common;
     /* Blocks per KV head that share its query heads. */
     uint32_t head_tiles;
     uint32_t splits;
 };
 
-/* As AttendParams, with head_dim for the stride. */
-struct AttendCodesParams {
-    struct StepTables step;
-    struct CodedKvParams kv;
-    /* [2, n_kv_heads, head_dim] if the kernel itself does the work of `append`, in a step of one row; or
-     * null. Then the query heads of a KV head are one tile. */
-    POINTER(const float) raw;
-    struct AttendCommon common;
-    uint32_t head_tiles;
-    uint32_t splits;
-};
-
-/* As AttendCodesParams. */
-struct AttendBlocksParams {
-    struct StepTables step;
-    struct BlockKvParams kv;
-    struct AttendCommon common;
-    uint32_t head_tiles;
-    uint32_t splits;
-};
-
 /* Attention by tiles of rows. Partial results are [blocks, ATTEND_MMA_VECTORS or ATTEND_MMA_VECTORS_256, 2 +
- * head_dim]: largest score, sum of weights, weighted values. */
-struct AttendMmaParams {
+ * head_dim]: largest score, sum of weights, weighted values. The parameters of the cache follow. */
+struct AttendTilesParams {
     struct StepTables step;
-    struct KvParams kv;
     /* [counts.tiles], each of at most (vectors / heads) rows. */
     POINTER(const struct StepTile) tiles;
     struct AttendCommon common;
@@ -90,30 +71,6 @@ struct AttendMmaParams {
     uint32_t heads;
     uint32_t head_tiles;
     /* Number of blocks that a step of few tiles is split into by positions. */
-    uint32_t blocks;
-    uint32_t reserved;
-};
-
-/* As AttendMmaParams. */
-struct AttendCodesMmaParams {
-    struct StepTables step;
-    struct CodedKvParams kv;
-    POINTER(const struct StepTile) tiles;
-    struct AttendCommon common;
-    uint32_t heads;
-    uint32_t head_tiles;
-    uint32_t blocks;
-    uint32_t reserved;
-};
-
-/* As AttendMmaParams. */
-struct AttendBlocksMmaParams {
-    struct StepTables step;
-    struct BlockKvParams kv;
-    POINTER(const struct StepTile) tiles;
-    struct AttendCommon common;
-    uint32_t heads;
-    uint32_t head_tiles;
     uint32_t blocks;
     uint32_t reserved;
 };

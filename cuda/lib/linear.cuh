@@ -38,7 +38,9 @@ DEVICE LinearParams select(bool first, const LinearParams& a, const LinearParams
             first ? a.tensor_scale : b.tensor_scale,
             first ? a.factor : b.factor,
             first ? a.rows : b.rows,
-            b.chunks};
+            b.chunks,
+            b.kind,
+            0};
 }
 
 // Scale of a slot's row of weights, for types that have one. Loaded before the products, so that its latency

@@ -18,6 +18,7 @@
 // zeros after each vector up to the stride, and `arrived` = 0.
 #pragma once
 
+#include "../lib/over_cache.cuh"
 #include "../lib/parts.cuh"
 #include "../lib/quad.cuh"
 #include "../lib/reduce.cuh"

@@ -17,6 +17,7 @@
 
 #include "../lib/codes.cuh"
 #include "../lib/halves.cuh"
+#include "../lib/over_cache.cuh"
 #include "../lib/parts.cuh"
 #include "../lib/reduce.cuh"
 #include "../lib/rotate.cuh"

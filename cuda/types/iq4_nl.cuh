@@ -39,7 +39,7 @@ struct IQ4NL : Lines<IQ4NL, 32, 16> {
         uint16_t scales, block;
     };
 
-    DEVICE static uint32_t scales_kind(const LinearParams& w) { return __float_as_uint(w.tensor_scale) & 3u; }
+    DEVICE static uint32_t scales_kind(const LinearParams& w) { return w.kind & 3u; }
     DEVICE static Kind kind(const LinearParams& w) {
         uint4 table = load16(w.data);
         return {{table.x, table.y, table.z, table.w}, __uint_as_float(load4(w.data + 16)), scales_kind(w)};

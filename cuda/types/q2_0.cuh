@@ -28,7 +28,7 @@ struct Q2_0 : Lines<Q2_0, 64, 64> {
         uint16_t scale;
     };
 
-    DEVICE static Kind kind(const LinearParams& w) { return __float_as_uint(w.tensor_scale); }
+    DEVICE static Kind kind(const LinearParams& w) { return w.kind; }
 
     DEVICE static void place(uint32_t col, uint32_t& chunk, uint32_t& elem) {
         chunk = col / 64;

@@ -47,7 +47,7 @@ struct Q2K : Lines<Q2K, 64, 16> {
     };
 
     DEVICE static bool has_high(Kind kind) { return kind; }
-    DEVICE static Kind kind(const LinearParams& w) { return __float_as_uint(w.tensor_scale); }
+    DEVICE static Kind kind(const LinearParams& w) { return w.kind; }
 
     DEVICE static void place(uint32_t col, uint32_t& chunk, uint32_t& elem) {
         chunk = col / 128 * 2 + col % 32 / 16;

@@ -36,7 +36,7 @@ struct Q5_1 : Lines<Q5_1, 32, 32> {
     };
 
     DEVICE static bool has_high(Kind kind) { return kind & 1; }
-    DEVICE static Kind kind(const LinearParams& w) { return __float_as_uint(w.tensor_scale); }
+    DEVICE static Kind kind(const LinearParams& w) { return w.kind; }
 
     DEVICE static void place(uint32_t col, uint32_t& chunk, uint32_t& elem) {
         chunk = col / 32;

@@ -1,6 +1,6 @@
 //! Finds the origin of logits that are NaN or infinite: runs the step again, stage by stage.
 
-use super::Error;
+use super::error::Error;
 use super::fault::{BrokenLogits, BrokenStage};
 use super::runner::Runner;
 use super::sequence::Sequence;

@@ -1,7 +1,11 @@
 //! A conversation with a model: applies the chat template, and feeds only the new tokens.
 
-use super::{Engine, GenerateOptions, Session, Stats, StopReason};
-use crate::Error;
+use super::decoder::StopReason;
+use super::handle::Engine;
+use super::options::GenerateOptions;
+use super::session::Session;
+use super::stats::Stats;
+use crate::error::Error;
 use sterna_tokenizer::Special;
 use sterna_tokenizer::chat::{ChatTemplate, Message};
 

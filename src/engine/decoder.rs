@@ -1,9 +1,9 @@
 //! Turns sampled tokens into events: ids, bytes, whole characters of text, log-probabilities, and the stop
 //! reason.
 
-use super::GenerateOptions;
 use super::fault::Fault;
 use super::logprobs::LogProbs;
+use super::options::GenerateOptions;
 use super::stop::{ControlStops, StopStrings};
 use sterna_tokenizer::{Tokenizer, Utf8Stream};
 

@@ -1,7 +1,10 @@
 //! Drafts from a second, smaller model with the same vocabulary.
 
+use super::error::Error;
+use super::handle::Engine;
+use super::logprobs::LogProbs;
+use super::session::Session;
 use super::speculate::{Drafter, Speculation};
-use super::{Engine, Error, LogProbs, Session};
 
 /// A draft model: samples greedily, token by token. Each sequence uses a session of the draft engine; if no
 /// session is free, it drafts nothing.

@@ -8,7 +8,9 @@ use sterna_model::ModelError;
 use sterna_tokenizer::TokenizerError;
 use sterna_tokenizer::chat::ChatError;
 
-use super::{BrokenLogits, ConstraintError, Fault, SamplerError};
+use super::constraint::ConstraintError;
+use super::fault::{BrokenLogits, Fault};
+use super::sampler::SamplerError;
 
 /// Error of the engine. Each message states what was expected, what was found, and where; options are named
 /// by path, such as `EngineOptions::n_ctx`.

@@ -1,8 +1,12 @@
 //! Streaming text generation in a session.
 
+use super::decoder::{Decoder, Event, StopReason};
+use super::error::Error;
 use super::logprobs::LogProbs;
+use super::options::GenerateOptions;
+use super::session::Session;
 use super::speculate::OwnDrafts;
-use super::{Decoder, Error, Event, GenerateOptions, Session, Stats, StopReason};
+use super::stats::Stats;
 use sterna_host::clock::Instant;
 
 /// An iterator over pieces of text, each of whole characters and never empty;

@@ -2,9 +2,10 @@
 
 use std::sync::{Arc, OnceLock};
 
+use super::error::Error;
 use super::pool::Pooler;
 use super::runner::{RunnerLease, RunnerSlot};
-use super::{Error, SamplerOptions};
+use super::sampler::SamplerOptions;
 use sterna_backend::{Plan, StageTime};
 use sterna_gguf::Gguf;
 use sterna_model::{Hyper, Pooling};

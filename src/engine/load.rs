@@ -8,12 +8,15 @@ use std::sync::{Arc, OnceLock};
 use bytes::Bytes;
 use ggml_types::{Dialect, HostTensor, KvCodec, KvSide, QuantType, kv, kv_on};
 
+use super::act::ActType;
 use super::error::Error;
+use super::handle::Engine;
 use super::handle::Shared;
+use super::head::HeadType;
 use super::pages::{Pages, SLOTS, Sliding, exact_pages_for, pages_for};
 use super::pool::Pooler;
 use super::runner::{Runner, RunnerSlot};
-use super::{ActType, Engine, HeadType, act, head};
+use super::{act, head};
 use sterna_backend::{
     self as backend, Backend, BackendError, DeviceMemory, DeviceOptions, Plan, WeightBytes, WeightId,
     WeightRows,

@@ -3,7 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::{Error, Grammar, Sampler, SamplerOptions, Speculation};
+use super::constraint::Grammar;
+use super::error::Error;
+use super::sampler::{Sampler, SamplerOptions};
+use super::speculate::Speculation;
 use sterna_tokenizer::Tokenizer;
 
 /// Options of a generation.

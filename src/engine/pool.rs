@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use super::Error;
+use super::error::Error;
 use sterna_gguf::FileTensor;
 use sterna_model::{Dense, ModelError, Pooling, PoolingHead};
 use sterna_program::NormKind;

@@ -1,6 +1,6 @@
 //! Sampling options recommended by a model's file: `general.sampling.*`, compatible with llama.cpp.
 
-use super::SamplerOptions;
+use super::sampler::SamplerOptions;
 use super::sampler::{SamplerError, check};
 use sterna_gguf::{GgufError, Metadata};
 

@@ -1,7 +1,9 @@
 //! Input texts of embedding and reranking models: a query and a document as one sequence, and truncation to
 //! the context.
 
-use super::{Engine, Error, Pooled};
+use super::batch::Pooled;
+use super::error::Error;
+use super::handle::Engine;
 use sterna_tokenizer::{Special, Tokenizer};
 
 /// Key of the template that a decoder reranks with; it contains `{query}` and `{document}` (Qwen3-Reranker).

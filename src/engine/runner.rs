@@ -8,7 +8,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use super::pages::Pages;
 use super::sequence::Sequence;
-use crate::Error;
+use crate::error::Error;
 use sterna_backend::{Backend, Exec};
 use sterna_program::{Buf, PAGE, Program, Row, Sampling, Step, TokenChange};
 

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::{Sampler, SamplerError, SamplerOptions};
+use super::sampler::{Sampler, SamplerError, SamplerOptions};
 use sterna_program::Sampling;
 
 /// One sequence. Independent of any backend: [`Runner`](super::runner::Runner) runs it.

@@ -1,10 +1,12 @@
 //! One sequence that its owner runs step by step: feed tokens, sample, cut back, branch.
 
+use super::error::Error;
+use super::handle::Engine;
 use super::pages::pages_for;
 use super::runner::{Ask, PickedBy, PickedFrom, Runner};
+use super::sampler::Sampler;
 use super::sequence::Sequence;
 use super::speculate::OwnDrafts;
-use super::{Engine, Error, Sampler};
 use sterna_host::clock::Instant;
 use sterna_program::sampling::is_broken;
 

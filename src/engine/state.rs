@@ -13,9 +13,10 @@ use std::io::{self, BufRead, Read, Write};
 use crc32fast::Hasher;
 
 use super::error::{Error, STATE_TITLE as TITLE, StateError};
+use super::handle::Engine;
 use super::pages::{PageKinds, pages_for};
 use super::runner::Runner;
-use super::{Engine, Session};
+use super::session::Session;
 use sterna_backend::KvPage;
 
 /// Upper limit of the size of all lines.

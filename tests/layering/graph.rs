@@ -25,6 +25,8 @@ pub struct Graph {
     pub unresolved: Vec<String>,
     /// Imports from other crates of this workspace: file, line, path.
     pub foreign: Vec<(String, usize, Vec<String>)>,
+    /// Files that names are taken from, whether they define or re-export them: importing file, line, file.
+    pub sources: BTreeSet<(String, usize, String)>,
 }
 
 struct Module {
@@ -65,7 +67,8 @@ impl Graph {
             modules.iter().any(|other| below(other) && other.path.starts_with(&module.path))
         };
         let fronts = modules.iter().filter(is_front).map(|module| module.file.clone()).collect();
-        let mut graph = Self { edges: BTreeMap::new(), fronts, unresolved: Vec::new(), foreign: Vec::new() };
+        let (edges, unresolved, foreign, sources) = Default::default();
+        let mut graph = Self { edges, fronts, unresolved, foreign, sources };
         for module in &modules {
             graph.add(&tree, module);
         }
@@ -73,6 +76,13 @@ impl Graph {
     }
 
     fn add(&mut self, tree: &Modules<'_>, module: &Module) {
+        let paths: Vec<_> = module.paths();
+        let imports = module.imports.iter().map(|import| (import.line, &import.path));
+        for (line, path) in imports.chain(paths.iter().map(|(line, path)| (*line, path))) {
+            if let Some(from) = tree.source(&module.path, path).filter(|from| from.file != module.file) {
+                self.sources.insert((module.file.clone(), line, from.file.clone()));
+            }
+        }
         for import in &module.imports {
             let found = tree.resolve(&module.path, &import.path, 0);
             if import.path[0].starts_with("sterna_") {
@@ -89,7 +99,7 @@ impl Graph {
                 self.edge(from, to, import.line);
             }
         }
-        for (line, path) in module.paths() {
+        for (line, path) in paths {
             let found = tree.resolve(&module.path, &path, 0);
             if found.is_none() && path[0] == "crate" {
                 self.unresolved.push(format!("{}:{line}: {}", module.file, path.join("::")));
@@ -171,6 +181,19 @@ struct Modules<'a> {
 }
 
 impl Modules<'_> {
+    /// The module that the name at the end of the modules of `path` is taken from.
+    fn source(&self, at: &[String], path: &[String]) -> Option<&Module> {
+        let Some((first, rest)) = path.split_first() else { return self.by_path.get(at).copied() };
+        let child = [at, std::slice::from_ref(first)].concat();
+        match first.as_str() {
+            "crate" => self.source(&[], rest),
+            "self" => self.source(at, rest),
+            "super" => self.source(&at[..at.len().checked_sub(1)?], rest),
+            _ if self.by_path.contains_key(&child) => self.source(&child, rest),
+            _ => self.by_path.get(at).copied(),
+        }
+    }
+
     /// Resolves `path` in the module `at`; `None` if it is not in this crate.
     fn resolve(&self, at: &[String], path: &[String], depth: usize) -> Option<Found> {
         let Some((first, rest)) = path.split_first() else { return Some(Found::Module) };
@@ -534,6 +557,9 @@ mod tests {
         let want =
             BTreeSet::from([of_d[0], of_d[1], ("src/lib.rs", "src/a/b.rs"), ("src/a/mod.rs", "src/a/b.rs")]);
         assert_eq!(imports, want);
+        let of_d: Vec<_> = graph.sources.iter().filter(|(file, ..)| file == "src/d.rs").collect();
+        let want = ["src/a/mod.rs", "src/lib.rs"].map(|from| ("src/d.rs".to_owned(), 1, from.to_owned()));
+        assert_eq!(of_d, want.iter().collect::<Vec<_>>());
         let lost = Graph::of("src/", &[("src/e.rs".to_owned(), "use crate::gone::G;\n".to_owned())]);
         assert_eq!(lost.unresolved, ["src/e.rs:1: crate::gone::G"]);
     }

@@ -66,6 +66,24 @@ const UNSAFE: &[(&str, &str)] = &[
     ("src/backend/wgpu/cache.rs", "gives a driver its cache of compiled kernels"),
 ];
 
+/// Files that export what their folder defines. What files of the folder share is in a file of its own, and
+/// each file imports a name from the file that defines it.
+const LOBBIES: &[&str] = &["src/backend/cpu/mod.rs", "src/backend/cuda/mod.rs", "src/engine/lib.rs"];
+
+#[test]
+fn no_file_imports_from_the_lobby_of_its_folder() {
+    let mut faults = Vec::new();
+    for (_, graph) in graphs() {
+        for (file, line, lobby) in &graph.sources {
+            let (folder, _) = lobby.rsplit_once('/').expect("a file is in a folder");
+            if LOBBIES.contains(&lobby.as_str()) && file.starts_with(folder) {
+                faults.push(format!("{file}:{line}: imports from {lobby}"));
+            }
+        }
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
 /// Imports between crates are checked by cargo.
 #[test]
 fn backends_are_used_through_their_trait() {

@@ -1,9 +1,9 @@
 //! Host memory by purpose: [`Heap`] allocates it, a [`Counter`] only counts it. The plan runs the allocating
 //! code with a counter, so no size is written down twice.
 
-use super::simd::{Aligned, Allocator, Heap};
 use crate::memory::{self, EXACT_PART, Parts};
 use crate::{MemoryKind, MemoryPart};
+use sterna_cpu_kernels::{Aligned, Allocator, Heap};
 use sterna_program::KvDecl;
 
 /// An allocator that is told the purpose of the memory.

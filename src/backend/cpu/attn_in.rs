@@ -2,10 +2,10 @@
 
 use ggml_types::turboquant::Rotation;
 
+use super::cx::{Cx, two};
 use super::norm::RowNorm;
 use super::pool::Grid;
 use super::rope::RopeTable;
-use super::{Cx, two};
 use crate::BackendError;
 use sterna_program::AttnIn;
 

@@ -1,6 +1,6 @@
 //! Norm and the input projections of a gated delta net.
 
-use super::Cx;
+use super::cx::Cx;
 use crate::BackendError;
 use sterna_program::DeltaIn;
 

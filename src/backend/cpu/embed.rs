@@ -1,7 +1,8 @@
 //! Embeddings of tokens, positions and token types.
 
+use super::cx::Cx;
 use super::linear::CpuWeight;
-use super::{Cx, StoredWeight};
+use super::weights::StoredWeight;
 use crate::BackendError;
 use sterna_program::{Embed, Row, Weight};
 

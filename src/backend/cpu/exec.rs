@@ -3,17 +3,20 @@
 use std::ops::Range;
 
 use super::alloc::{Counter, PartAllocator};
+use super::cx::{Buffer, Cx, Pick, Picks};
 use super::kv::{KvCache, Words};
 use super::layer::Layers;
 use super::linear::{Acts, WorkspaceSize};
 use super::pool::Pool;
 use super::rope::RopeTable;
-use super::simd::{Heap, Kernels};
+use super::scratch::{self, Scratch};
+use super::states::States;
 use super::stream::{Layout, Reader, Streaming};
-use super::{
-    Buffer, Cx, NAME, Pick, Picks, Scratch, StoredWeight, Weights, attend, delta, experts, run_stage, system,
-};
+use super::system::{self, NAME};
+use super::weights::{StoredWeight, Weights};
+use super::{attend, attn_in, delta, delta_in, embed, experts, ffn_in, logits, proj_add, sample};
 use crate::{BackendError, DeviceMemory, KvPage, StageTime, assert_declared, memory};
+use sterna_cpu_kernels::{Heap, Kernels};
 use sterna_host::clock::Instant;
 use sterna_program::{BufDecl, CheckError, Program, RopeId, Stage, Step, sampling};
 
@@ -25,7 +28,7 @@ pub struct Compiled {
     reader: Option<Reader>,
     pub bufs: Vec<Buffer>,
     kvs: Vec<KvCache>,
-    states: Vec<delta::States>,
+    states: Vec<States>,
     ropes: Vec<RopeTable>,
     acts: Acts,
     scratch: Scratch,
@@ -50,9 +53,9 @@ struct Sizes {
     has_share: bool,
     product_cols: usize,
     n_vocab: usize,
-    attend: attend::Shape,
-    delta: delta::Shape,
-    experts: experts::Shape,
+    attend: scratch::attend::Shape,
+    delta: scratch::delta::Shape,
+    experts: scratch::experts::Shape,
 }
 
 impl Sizes {
@@ -130,7 +133,7 @@ pub fn plan(
 struct Memory {
     bufs: Vec<Buffer>,
     kvs: Vec<Words>,
-    states: Vec<delta::States>,
+    states: Vec<States>,
     ropes: Vec<RopeTable>,
     acts: Acts,
     scratch: Scratch,
@@ -153,7 +156,7 @@ impl Memory {
         }
         let words = |kv| KvCache::words(on, kv, p.limits).map_err(|err| fail("kvs", &err));
         let kvs = p.kvs.iter().map(words).collect::<Result<_, _>>()?;
-        let states = p.states.iter().map(|decl| delta::States::new(on, *decl, p.limits)).collect();
+        let states = p.states.iter().map(|decl| States::new(on, *decl, p.limits)).collect();
         let (sizes, rows) = (Sizes::of(p), p.limits.rows);
         let buf = |decl: &BufDecl| {
             let elems = p.max_rows(decl.rows).saturating_mul(decl.cols);
@@ -167,9 +170,9 @@ impl Memory {
         let [k, v, gated, product] = [sizes.kv_cols, sizes.kv_cols, sizes.gated_cols, sizes.product_cols]
             .map(|cols| products.aligned(rows.saturating_mul(cols)));
         let (attend, pages) = (on.buffers("attention"), p.limits.pages);
-        let attend = attend::Scratch::new(attend, sizes.attend, rows, pages, threads);
-        let delta = delta::Scratch::new(on.buffers("delta nets"), sizes.delta, rows);
-        let experts = experts::Scratch::new(on.buffers("experts"), sizes.experts, rows);
+        let attend = scratch::attend::Scratch::new(attend, sizes.attend, rows, pages, threads);
+        let delta = scratch::delta::Scratch::new(on.buffers("delta nets"), sizes.delta, rows);
+        let experts = scratch::experts::Scratch::new(on.buffers("experts"), sizes.experts, rows);
         let rope = |rope| RopeTable::new(on.buffers("RoPE"), rope, rows);
         let ropes = p.ropes.iter().map(rope).collect();
         let room = |_| sampling::Scratch::within(on.buffers("sampling").room(sizes.n_vocab));
@@ -332,4 +335,21 @@ impl Compiled {
             Ok(())
         })
     }
+}
+
+/// Runs one stage.
+fn run_stage(cx: &mut Cx<'_>, stage: &Stage) -> Result<(), BackendError> {
+    match stage {
+        Stage::Embed(s) => return embed::run(cx, s),
+        Stage::AttnIn(s) => return attn_in::run(cx, s),
+        Stage::Attend(s) => attend::run(cx, s),
+        Stage::DeltaIn(s) => return delta_in::run(cx, s),
+        Stage::Delta(s) => delta::run(cx, s),
+        Stage::ProjAdd(s) => return proj_add::run(cx, s),
+        Stage::FfnIn(s) => return ffn_in::run(cx, s),
+        Stage::Experts(s) => return experts::run(cx, s),
+        Stage::Logits(s) => return logits::run(cx, s),
+        Stage::Sample(s) => sample::run(cx, s),
+    }
+    Ok(())
 }

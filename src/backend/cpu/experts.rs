@@ -3,76 +3,13 @@
 //! Rows are sorted by expert, so that an expert's weights are read once for all of its rows. A row sums its
 //! experts in order of expert index, so the sum does not depend on the other rows of the step.
 
-use super::Cx;
-use super::simd::{Aligned, Allocator};
+use super::cx::Cx;
+use super::scratch::experts::{Choice, Scratch};
 use crate::BackendError;
-use sterna_program::{Expert, Experts, Program};
+use sterna_program::{Expert, Experts};
 
 /// Elements of one task when the activation function is applied.
 const CHUNK: usize = 8192;
-
-/// Sizes of the largest mixture of a program.
-#[derive(Clone, Copy, Default)]
-pub struct Shape {
-    n_experts: usize,
-    n_used: usize,
-    ffn_dim: usize,
-    dim: usize,
-}
-
-impl Shape {
-    /// The smallest shape that holds this one and a stage.
-    pub fn with(self, p: &Program, s: &Experts) -> Self {
-        let ffn_dim = s.experts.iter().map(|expert| p.weight_decl(expert.up.w).rows).max().unwrap_or(0);
-        Self {
-            n_experts: self.n_experts.max(s.experts.len()),
-            n_used: self.n_used.max(s.n_used),
-            ffn_dim: self.ffn_dim.max(ffn_dim),
-            dim: self.dim.max(p.buf_decl(s.x).cols),
-        }
-    }
-}
-
-/// Scratch memory for mixtures of experts.
-pub struct Scratch {
-    /// Logits of the router, `[rows, n_experts]`.
-    logits: Aligned<f32>,
-    /// Experts of the current row, by descending logit.
-    order: Vec<usize>,
-    choices: Vec<Choice>,
-    /// Gate projections of one expert's rows, `[rows, ffn_dim]`.
-    gate: Aligned<f32>,
-    /// Hidden activations of one expert's rows, `[rows, ffn_dim]`.
-    h: Aligned<f32>,
-    /// Outputs of one expert's rows, `[rows, dim]`.
-    product: Aligned<f32>,
-    /// Weighted sum of the experts' outputs for each row, `[rows, dim]`.
-    sum: Aligned<f32>,
-}
-
-/// An expert selected for a row.
-#[derive(Clone, Copy)]
-struct Choice {
-    expert: usize,
-    row: usize,
-    weight: f32,
-}
-
-impl Scratch {
-    /// Memory for stages of up to `shape`, in steps of up to `rows` rows.
-    pub fn new(on: &mut impl Allocator, shape: Shape, rows: usize) -> Self {
-        let Shape { n_experts, n_used, ffn_dim, dim } = shape;
-        Self {
-            logits: on.aligned(rows.saturating_mul(n_experts)),
-            order: on.room(n_experts),
-            choices: on.room(rows.saturating_mul(n_used)),
-            gate: on.aligned(rows.saturating_mul(ffn_dim)),
-            h: on.aligned(rows.saturating_mul(ffn_dim)),
-            product: on.aligned(rows.saturating_mul(dim)),
-            sum: on.aligned(rows.saturating_mul(dim)),
-        }
-    }
-}
 
 pub fn run(cx: &mut Cx<'_>, s: &Experts) -> Result<(), BackendError> {
     let Experts { x, ref norm, ref router, ref experts, n_used, act } = *s;

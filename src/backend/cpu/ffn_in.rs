@@ -1,8 +1,8 @@
 //! Norm and the first half of the feed-forward network.
 
-use super::simd::real::exp;
-use super::{Cx, two};
+use super::cx::{Cx, two};
 use crate::BackendError;
+use sterna_cpu_kernels::real::exp;
 use sterna_program::FfnIn;
 
 /// Elements of one task when the activation function is applied.

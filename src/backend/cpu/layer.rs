@@ -2,10 +2,10 @@
 
 use super::linear::{Acts, CpuWeight, WeightProduct, matmul, matmul_piece};
 use super::pool::Pool;
-use super::simd::Kernels;
 use super::stream::Reader;
-use super::{StoredWeight, Weights};
+use super::weights::{StoredWeight, Weights};
 use crate::BackendError;
+use sterna_cpu_kernels::Kernels;
 use sterna_program::{Basis, Linear, Weight};
 
 /// Kernels, threads and memory of linear layers.

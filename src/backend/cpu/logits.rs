@@ -1,6 +1,6 @@
 //! Final norm and output head, for the rows whose logits are requested.
 
-use super::{Cx, two};
+use super::cx::{Cx, two};
 use crate::BackendError;
 use sterna_program::Logits;
 

@@ -8,6 +8,7 @@
 mod alloc;
 mod attend;
 mod attn_in;
+mod cx;
 mod delta;
 mod delta_in;
 mod embed;
@@ -24,8 +25,11 @@ pub mod pool;
 mod proj_add;
 mod rope;
 mod sample;
+mod scratch;
+mod states;
 pub mod stream;
 mod system;
+mod weights;
 
 pub use sterna_cpu_kernels as simd;
 
@@ -36,20 +40,19 @@ use std::sync::Arc;
 use bytes::Bytes;
 use ggml_types::{HostTensor, QuantType, types};
 
-use super::{
+use crate::{
     Auto, Backend, BackendError, DeviceMemory, Entry, Exec, KvPage, Open, Opened, PROFILE, Plan, StageTime,
     WeightId, WeightRows,
 };
 use exec::Compiled;
 use linear::CpuWeight;
-use norm::RowNorm;
 use numa::{NUMA, Numa, Places};
 use pool::Pool;
-use simd::{Aligned, Format, Kernels};
-use sterna_program::{ActQuant, Basis, Buf, Norm, Program, Sampling, Stage, Step, Weight, sampling};
+use simd::{Format, Kernels};
+use sterna_program::{ActQuant, Buf, Program, Sampling, Step};
 use stream::{FileWeight, Layout, Streaming, WeightLocation};
-
-const NAME: &str = "cpu";
+use system::NAME;
+use weights::StoredWeight;
 
 /// The CPU backend in the registry.
 pub const ENTRY: Entry = Entry {
@@ -97,27 +100,6 @@ pub struct Cpu {
     note: Option<String>,
     weights: Vec<StoredWeight>,
     execs: Vec<Compiled>,
-}
-
-/// An uploaded weight.
-#[derive(Clone)]
-enum StoredWeight {
-    Memory(CpuWeight),
-    File(Arc<FileWeight>),
-}
-
-impl StoredWeight {
-    fn file(&self) -> Option<&Arc<FileWeight>> {
-        if let Self::File(weight) = self { Some(weight) } else { None }
-    }
-
-    /// The weight's type and shape; the bytes are valid only if it is in memory.
-    fn shape(&self) -> &CpuWeight {
-        match self {
-            Self::Memory(weight) => weight,
-            Self::File(weight) => &weight.shape,
-        }
-    }
 }
 
 impl Cpu {
@@ -297,123 +279,6 @@ impl Backend for Cpu {
     fn run_stages(&mut self, e: Exec, range: Range<usize>, step: &Step<'_>) -> Result<(), BackendError> {
         self.execs[e.0 as usize].run(&self.pool, self.kernels, range, step)
     }
-}
-
-/// Runs one stage.
-fn run_stage(cx: &mut Cx<'_>, stage: &Stage) -> Result<(), BackendError> {
-    match stage {
-        Stage::Embed(s) => return embed::run(cx, s),
-        Stage::AttnIn(s) => return attn_in::run(cx, s),
-        Stage::Attend(s) => attend::run(cx, s),
-        Stage::DeltaIn(s) => return delta_in::run(cx, s),
-        Stage::Delta(s) => delta::run(cx, s),
-        Stage::ProjAdd(s) => return proj_add::run(cx, s),
-        Stage::FfnIn(s) => return ffn_in::run(cx, s),
-        Stage::Experts(s) => return experts::run(cx, s),
-        Stage::Logits(s) => return logits::run(cx, s),
-        Stage::Sample(s) => sample::run(cx, s),
-    }
-    Ok(())
-}
-
-/// Everything that a stage works with.
-struct Cx<'a> {
-    k: &'a Kernels,
-    pool: &'a Pool,
-    step: &'a Step<'a>,
-    /// Indices of the rows whose logits are requested.
-    outputs: &'a [usize],
-    weights: Weights<'a>,
-    layers: layer::Layers<'a>,
-    bufs: &'a mut [Buffer],
-    kvs: &'a mut [kv::KvCache],
-    states: &'a mut [delta::States],
-    ropes: &'a [rope::RopeTable],
-    bases: &'a [Basis],
-    scratch: &'a mut Scratch,
-    /// Buffer for one row of a table that is not in memory.
-    file_row: &'a mut [u8],
-    /// One per output row.
-    tokens: &'a mut Vec<Option<Pick>>,
-    picks: &'a mut [Picks],
-}
-
-/// A token that was picked from a row of logits.
-#[derive(Clone, Copy)]
-struct Pick {
-    token: u32,
-    /// True if some of these logits were NaN.
-    from_broken: bool,
-}
-
-/// The last two picks of a slot, newest first.
-type Picks = [Option<Pick>; 2];
-
-/// The weights of a program, in the order of its declarations.
-#[derive(Clone, Copy)]
-struct Weights<'a>(&'a [StoredWeight]);
-
-impl<'a> Weights<'a> {
-    fn get(self, w: Weight) -> &'a StoredWeight {
-        &self.0[w.0 as usize]
-    }
-
-    /// A weight that is a vector, as f32.
-    fn vector(self, w: Weight) -> &'a [f32] {
-        // Vectors are always in memory.
-        let w = self.get(w).shape();
-        &bytemuck::cast_slice(&w.bytes)[..w.cols]
-    }
-
-    fn norm(self, norm: &Norm) -> RowNorm<'a> {
-        let Norm { kind, weight, bias, eps } = *norm;
-        RowNorm { kind, weight: self.vector(weight), bias: bias.map(|bias| self.vector(bias)), eps }
-    }
-}
-
-/// An activation buffer, `[max_rows, cols]`.
-struct Buffer {
-    cols: usize,
-    values: Aligned<f32>,
-}
-
-impl Buffer {
-    /// The first `n` rows.
-    fn rows(&self, n: usize) -> &[f32] {
-        &self.values[..n * self.cols]
-    }
-
-    /// The first `n` rows.
-    fn rows_mut(&mut self, n: usize) -> &mut [f32] {
-        &mut self.values[..n * self.cols]
-    }
-}
-
-/// One buffer to read and one to write. They differ, which the program's check ensures.
-fn two(bufs: &mut [Buffer], read: Buf, write: Buf) -> (&Buffer, &mut Buffer) {
-    let [read, write] = bufs.get_disjoint_mut([read.0 as usize, write.0 as usize]).expect("two buffers");
-    (read, write)
-}
-
-/// Scratch memory, shared by all stages.
-struct Scratch {
-    /// One row of a table whose rows are added to the embedding.
-    added: Vec<f32>,
-    /// `[rows, n_kv_heads * head_dim]`.
-    k: Aligned<f32>,
-    /// `[rows, n_kv_heads * head_dim]`.
-    v: Aligned<f32>,
-    /// Queries interleaved per head with their gates, `[rows, 2 * n_heads * head_dim]`.
-    gated: Aligned<f32>,
-    /// Gates of the shared expert, before the sigmoid, `[rows]`.
-    share: Vec<f32>,
-    /// Output of a linear layer that is processed further before the stage writes it, `[rows, outputs]`.
-    product: Aligned<f32>,
-    attend: attend::Scratch,
-    delta: delta::Scratch,
-    experts: experts::Scratch,
-    /// One per thread.
-    sampling: Vec<sampling::Scratch>,
 }
 
 /// Owned floats that can be viewed as bytes.

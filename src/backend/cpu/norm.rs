@@ -1,6 +1,6 @@
 //! Normalisation of one row.
 
-use super::simd::real::RealKernels;
+use sterna_cpu_kernels::real::RealKernels;
 use sterna_program::NormKind;
 
 /// A norm with its weights.

@@ -47,7 +47,7 @@ impl Places {
     /// [`BackendError::Option`] if the system does not support pinning threads.
     pub fn new(numa: Option<Numa>, threads: usize) -> Result<Option<Self>, BackendError> {
         let Some(numa) = numa.filter(|numa| *numa != Numa::Numactl) else { return Ok(None) };
-        let refuse = |detail: &str| BackendError::option(super::NAME, NUMA.name, detail.into());
+        let refuse = |detail: &str| BackendError::option(super::system::NAME, NUMA.name, detail.into());
         let allowed = system::allowed().ok_or_else(|| refuse("threads can only be pinned on Linux"))?;
         Ok(Self::among(numa, threads, &nodes(), &allowed, system::current()))
     }

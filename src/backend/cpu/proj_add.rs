@@ -1,6 +1,6 @@
 //! Projection that is added to the residual stream.
 
-use super::{Cx, two};
+use super::cx::{Cx, two};
 use crate::BackendError;
 use sterna_program::ProjAdd;
 

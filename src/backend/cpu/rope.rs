@@ -1,7 +1,7 @@
 //! RoPE: the angles of a step, and the rotation of one head.
 
 use super::pool::Pool;
-use super::simd::Allocator;
+use sterna_cpu_kernels::Allocator;
 use sterna_program::{Rope, RopeStyle, Row};
 
 /// Cosines and sines of one RoPE configuration for the rows of a step, shared by all layers.

@@ -1,7 +1,7 @@
 //! Samples a token from each row of logits.
 
+use super::cx::{Cx, Pick};
 use super::pool::Grid;
-use super::{Cx, Pick};
 use sterna_program::{Sample, sampling};
 
 pub fn run(cx: &mut Cx<'_>, s: &Sample) {

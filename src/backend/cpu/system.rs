@@ -3,6 +3,9 @@
 use std::fs;
 use std::path::Path;
 
+/// Name of the backend.
+pub const NAME: &str = "cpu";
+
 /// Name of the CPU.
 pub fn model() -> String {
     let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();

@@ -5,22 +5,25 @@
 
 use ggml_types::{KvForm, kv as registry};
 
+use super::combine::Combine;
+use super::cx::{Cx, Place, words};
 use super::driver::{Launch, Limits};
+use super::kernel_name::KernelName;
 use super::kv::{self, KvLayout, VectorForm, stride};
 use super::occupancy;
+use super::op::{Op, Ops};
 use super::params::{
-    ATTEND_HEADS, ATTEND_LEAST, ATTEND_MMA_BLOCKS_SHARED_BYTES_64, ATTEND_MMA_BLOCKS_SHARED_BYTES_128,
-    ATTEND_MMA_BLOCKS_SHARED_BYTES_256, ATTEND_MMA_CODES_RESIDENT, ATTEND_MMA_CODES_SHARED_BYTES_64,
-    ATTEND_MMA_CODES_SHARED_BYTES_128, ATTEND_MMA_CODES_SHARED_BYTES_256, ATTEND_MMA_HEADS,
-    ATTEND_MMA_RESIDENT, ATTEND_MMA_SHARED_BYTES_64, ATTEND_MMA_SHARED_BYTES_128,
+    ACT_GATE, ATTEND_HEADS, ATTEND_LEAST, ATTEND_MMA_BLOCKS_SHARED_BYTES_64,
+    ATTEND_MMA_BLOCKS_SHARED_BYTES_128, ATTEND_MMA_BLOCKS_SHARED_BYTES_256, ATTEND_MMA_CODES_RESIDENT,
+    ATTEND_MMA_CODES_SHARED_BYTES_64, ATTEND_MMA_CODES_SHARED_BYTES_128, ATTEND_MMA_CODES_SHARED_BYTES_256,
+    ATTEND_MMA_HEADS, ATTEND_MMA_RESIDENT, ATTEND_MMA_SHARED_BYTES_64, ATTEND_MMA_SHARED_BYTES_128,
     ATTEND_MMA_SHARED_BYTES_256, ATTEND_MMA_THREADS_64, ATTEND_MMA_THREADS_128, ATTEND_MMA_THREADS_256,
     ATTEND_MMA_VECTORS, ATTEND_MMA_VECTORS_256, ATTEND_ROW_HEADS, ATTEND_ROW_THREADS_256, ATTEND_THREADS,
-    ATTEND_WIDE_THREADS, AttendBlocksMmaParams, AttendBlocksParams, AttendCodesMmaParams, AttendCodesParams,
-    AttendCommon, AttendMmaParams, AttendParams, CODES_PIECE, MAX_PARTS,
+    ATTEND_WIDE_THREADS, AttendCommon, AttendRowsParams, AttendTilesParams, CODES_PIECE, MAX_PARTS,
 };
-use super::{Cx, combine, words};
-use crate::device::tiles::{Tiling, tiles};
-use sterna_program::{Attend, Kv, KvDecl, PAGE, Program, Row, Stage};
+use super::tiled::most_tiles;
+use crate::device::tiles::Tiling;
+use sterna_program::{Attend, Kv, KvDecl, PAGE, Program, Stage};
 
 const WARP: usize = 32;
 
@@ -51,12 +54,6 @@ const BLOCKS_SHARED: [u32; 3] = [
     ATTEND_MMA_BLOCKS_SHARED_BYTES_256,
 ];
 
-/// Rows of a step from which tensor cores pay off.
-pub const MMA_LEAST: usize = 16;
-
-/// Average rows per tile from which tiles pay off despite the products of their empty rows.
-const TILE_LEAST: usize = 4;
-
 /// Head lengths with a tensor core kernel for single rows. It needs fewer instructions than the kernel
 /// without tensor cores even for a single query head, so every cache that has one uses it. There is none for
 /// heads of 32 elements, nor for keys with residual signs, which are counted.
@@ -68,21 +65,21 @@ fn row_sizes(form: KvForm) -> &'static [usize] {
     }
 }
 
-pub fn mma_kernels() -> impl Iterator<Item = String> {
+pub fn mma_kernels() -> impl Iterator<Item = KernelName> {
     let of_rows = registry::REGISTRY
         .iter()
         .flat_map(|codec| row_sizes(codec.form()).iter().map(move |elems| row_kernel(codec.name(), *elems)));
-    let of_tiles = kv::tiled_kernels().flat_map(|kernel| TILES.map(|tiles| tiles.kernel(&kernel)));
+    let of_tiles = kv::tiled_kernels().flat_map(|kernel| TILES.map(|tiles| tiles.kernel(kernel)));
     of_rows.chain(of_tiles)
 }
 
-fn row_kernel(codec: &str, elems: usize) -> String {
-    format!("{}__row{elems}", kv::name("attend", codec))
+fn row_kernel(codec: &'static str, elems: usize) -> KernelName {
+    KernelName::of("attend", codec).of_kind("row").of_heads(elems)
 }
 
 /// The kernel for single rows.
 struct ByRows {
-    kernel: String,
+    kernel: KernelName,
     /// Query heads per block.
     heads: usize,
     /// Threads per block. `blocks` is the number of blocks per multiprocessor that its registers allow.
@@ -137,8 +134,8 @@ pub fn appends(cx: &Cx<'_>, kv: Kv) -> bool {
 }
 
 impl ByTiles {
-    fn kernel(&self, of_cache: &str) -> String {
-        format!("{of_cache}__mma{}", self.elems)
+    fn kernel(&self, of_cache: KernelName) -> KernelName {
+        of_cache.of_kind("mma").of_heads(self.elems as usize)
     }
 }
 
@@ -177,8 +174,8 @@ fn common(cx: &Cx<'_>, s: &Attend) -> AttendCommon {
     // The cache is in the parameters of each kernel; the gate is a separate launch.
     let Attend { q, kv: _, scale, window, ahead, sinks, gate: _, out } = *s;
     AttendCommon {
-        q: cx.memory.bufs[q.0 as usize],
-        out: cx.memory.bufs[out.0 as usize],
+        q: cx.buf(q),
+        out: cx.buf(out),
         partial: cx.memory.partial,
         arrived: cx.memory.attend_arrived,
         sinks: sinks.map_or(0, |sinks| cx.weights[sinks.0 as usize].data),
@@ -202,24 +199,6 @@ pub fn tiling(p: &Program, limits: Limits) -> Option<Tiling> {
     let rows = p.stages.iter().filter_map(of_stage).collect::<Option<Vec<_>>>()?;
     let by_window = p.kvs.iter().any(|kv| kv.k.windowed());
     rows.into_iter().min().map(|rows| Tiling { rows, by_window })
-}
-
-/// True if a step runs in tiles on tensor cores.
-pub fn is_tiled(rows: &[Row], tiling: Tiling) -> bool {
-    rows.len() >= MMA_LEAST && tiles(rows, tiling).count() <= most_tiles(rows.len())
-}
-
-/// Maximum number of tiles in such a step.
-pub fn most_tiles(rows: usize) -> usize {
-    rows / TILE_LEAST
-}
-
-pub fn kernels(p: &Program, s: &Attend, limits: Limits) -> Result<Vec<String>, String> {
-    let decl = p.kv_decl(s.kv);
-    kv::check(decl)?;
-    let of_tiles = by_tiles(decl, limits).map(|(tiles, _)| tiles.kernel(&kv::kernel("attend", decl)));
-    let gate = s.gate.map(|_| combine::KERNEL.to_owned());
-    Ok([by_rows(decl).kernel].into_iter().chain(of_tiles).chain(gate).collect())
 }
 
 /// Split of one attention's work over blocks, for steps of up to `rows` rows.
@@ -251,50 +230,56 @@ impl Cut {
     }
 }
 
-pub fn launches(cx: &Cx<'_>, s: &Attend) -> Vec<Launch> {
-    let gate = s.gate.map(|gate| {
-        let [gate, out] = [gate, s.out].map(|buf| cx.memory.bufs[buf.0 as usize]);
-        combine::gate(cx, gate, out, cx.p.buf_decl(s.out).cols)
-    });
-    [launch(cx, s)].into_iter().chain(gate).collect()
+pub fn lower<'a>(p: &Program, s: &'a Attend) -> Ops<'a> {
+    let (out, cols) = (Place::Buf(s.out), p.buf_decl(s.out).cols);
+    let gate = s.gate.map(|gate| Combine::by_gate(Place::Buf(gate), out, cols, ACT_GATE));
+    let gate = gate.map(|gate| Box::new(gate) as Box<dyn Op>);
+    [Box::new(s) as Box<dyn Op>].into_iter().chain(gate).collect()
+}
+
+impl Op for &Attend {
+    fn kernels(&self, p: &Program, limits: Limits) -> Result<Vec<KernelName>, String> {
+        let decl = p.kv_decl(self.kv);
+        kv::check(decl)?;
+        let of_tiles = by_tiles(decl, limits).map(|(tiles, _)| tiles.kernel(kv::kernel("attend", decl)));
+        Ok([by_rows(decl).kernel].into_iter().chain(of_tiles).collect())
+    }
+
+    fn launches(&self, cx: &Cx<'_>) -> Vec<Launch> {
+        vec![if cx.shape.tiled { launch_tiles(cx, self) } else { launch(cx, self) }]
+    }
 }
 
 fn launch(cx: &Cx<'_>, s: &Attend) -> Launch {
-    if cx.shape.tiled {
-        return launch_tiles(cx, s);
-    }
     let (decl, rows) = (cx.p.kv_decl(s.kv), cx.shape.rows);
     let Cut { tiles, splits } = Cut::new(cx.p, s, cx.limits, rows);
     let (step, common) = (cx.tables_for(s.kv), common(cx, s));
     let [head_tiles, splits] = [tiles, splits].map(|n| n as u32);
     let ByRows { kernel, heads, threads, parts, .. } = by_rows(decl);
+    let raw = if appends(cx, s.kv) { cx.memory.raw } else { 0 };
+    let params = AttendRowsParams { step, raw, common, head_tiles, splits };
     // The result of each head may be transformed back in shared memory.
-    let merged = heads * decl.head_dim;
-    let (params, merged) = match cx.memory.kvs[s.kv.0 as usize] {
-        KvLayout::Elements(kv) => {
-            let params = AttendParams { step, kv, common, head_tiles, splits };
-            (words(&params), 0)
-        }
-        KvLayout::Codes(kv) => {
-            let raw = if appends(cx, s.kv) { cx.memory.raw } else { 0 };
-            let params = AttendCodesParams { step, kv, raw, common, head_tiles, splits };
-            (words(&params), merged)
-        }
-        KvLayout::Blocks(kv) => {
-            let params = AttendBlocksParams { step, kv, common, head_tiles, splits };
-            (words(&params), merged)
-        }
-    };
+    let merged = if kv::is_appended(decl) { heads * decl.head_dim } else { 0 };
     // The merge's result comes before the parts (cuda/lib/parts.cuh); the splits' weights reuse their memory.
     let found = 2 * heads + 4;
     let parts = (parts * (2 + stride(decl))).max(2 * MAX_PARTS as usize) * heads;
     Launch {
-        kernel: cx.kernel(&kernel),
+        kernel: cx.kernel(kernel),
         grid: [decl.n_kv_heads as u32 * head_tiles, splits, rows as u32],
         threads,
         shared_bytes: ((found + parts + merged) * 4).next_multiple_of(16) as u32,
-        params,
+        params: over_cache(cx, s, &params),
     }
+}
+
+/// A kernel's parameters, followed by those of the cache (`cuda/lib/over_cache.cuh`).
+fn over_cache<T: bytemuck::Pod>(cx: &Cx<'_>, s: &Attend, params: &T) -> Vec<u64> {
+    let cache = match &cx.memory.kvs[s.kv.0 as usize] {
+        KvLayout::Elements(kv) => words(kv),
+        KvLayout::Codes(kv) => words(kv),
+        KvLayout::Blocks(kv) => words(kv),
+    };
+    [words(params), cache].concat()
 }
 
 /// Floats of the partial results of the tiles' splits.
@@ -314,48 +299,14 @@ fn launch_tiles(cx: &Cx<'_>, s: &Attend) -> Launch {
     let (step, tiles, common) = (cx.tables_for(s.kv), cx.memory.step.tiles(), common(cx, s));
     let [heads, head_tiles] = [heads, head_tiles].map(|n| n as u32);
     let (blocks, reserved) = (tile_blocks(decl, shared_bytes, cx.limits), 0);
-    let params = match cx.memory.kvs[s.kv.0 as usize] {
-        KvLayout::Elements(kv) => {
-            words(&AttendMmaParams { step, kv, tiles, common, heads, head_tiles, blocks, reserved })
-        }
-        KvLayout::Codes(kv) => {
-            words(&AttendCodesMmaParams { step, kv, tiles, common, heads, head_tiles, blocks, reserved })
-        }
-        KvLayout::Blocks(kv) => {
-            words(&AttendBlocksMmaParams { step, kv, tiles, common, heads, head_tiles, blocks, reserved })
-        }
-    };
+    let params = AttendTilesParams { step, tiles, common, heads, head_tiles, blocks, reserved };
     // If there are few tiles, they are split.
     let tiles = (most_tiles(cx.shape.rows) as u32).max(blocks / blocks_of_tile);
     Launch {
-        kernel: cx.kernel(&by_tiles.kernel(&kv::kernel("attend", decl))),
+        kernel: cx.kernel(by_tiles.kernel(kv::kernel("attend", decl))),
         grid: [blocks_of_tile, tiles, 1],
         threads: by_tiles.threads,
         shared_bytes,
-        params,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn of(rows: usize) -> Tiling {
-        Tiling { rows, by_window: false }
-    }
-
-    fn rows(seq: u32, positions: std::ops::Range<u32>) -> Vec<Row> {
-        positions.map(|pos| Row { token: 0, pos, seq, logits: false }).collect()
-    }
-
-    #[test]
-    fn a_prompt_goes_to_tensor_cores_and_decodes_side_by_side_do_not() {
-        assert!(is_tiled(&rows(0, 5..21), of(16)) && !is_tiled(&rows(0, 5..20), of(16)));
-        let side_by_side: Vec<Row> = (0..64).flat_map(|seq| rows(seq, 9..10)).collect();
-        assert!(!is_tiled(&side_by_side, of(16)));
-        // Four rows per tile are enough.
-        let fours = |n| (0..n).flat_map(|seq| rows(seq, 9..13)).collect::<Vec<_>>();
-        assert!(is_tiled(&fours(5), of(16)));
-        assert!(!is_tiled(&[fours(5), rows(9, 0..1)].concat(), of(16)));
+        params: over_cache(cx, s, &params),
     }
 }

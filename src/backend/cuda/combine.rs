@@ -1,28 +1,39 @@
 //! Combines the products of layers that no single kernel computes together: a thread takes some columns of a
 //! row.
 
-use super::driver::{Address, Launch};
+use super::cx::{Cx, Place, words};
+use super::driver::{Launch, Limits};
+use super::kernel_name::KernelName;
+use super::op::Op;
 use super::params::{
-    ACT_CLAMPED_SWIGLU, ACT_GATE, ACT_GELU, ACT_GELU_TANH, ACT_NONE, ACT_RELU2, ACT_SHARE, ACT_SILU,
-    COMBINE_THREADS, CombineParams,
+    ACT_CLAMPED_SWIGLU, ACT_GELU, ACT_GELU_TANH, ACT_RELU2, ACT_SILU, COMBINE_THREADS, CombineParams,
 };
-use super::{Cx, words};
-use sterna_program::Act;
+use sterna_program::{Act, Program};
 
-pub const KERNEL: &str = "combine";
+pub const KERNEL: KernelName = KernelName::single("combine");
 
 /// Rows of products, and how they are combined.
+#[derive(Clone, Copy)]
 pub struct Combine {
     /// The gate's products, if there is a gate.
-    pub gate: Option<Address>,
-    pub y: Address,
-    pub out: Address,
+    pub gate: Option<Place>,
+    pub y: Place,
+    pub out: Place,
     pub cols: usize,
-    pub act: Option<Act>,
+    /// `ACT_NONE` and so on.
+    pub act: u32,
     /// True if the result is added to `out`.
     pub add: bool,
     /// Rows of products per row of the step.
     pub each: usize,
+}
+
+impl Combine {
+    /// Multiplies rows of `cols` elements by the sigmoid of a gate: element by element (`ACT_GATE`), or a
+    /// whole row by its only gate (`ACT_SHARE`).
+    pub fn by_gate(gate: Place, out: Place, cols: usize, act: u32) -> Self {
+        Self { gate: Some(gate), y: out, out, cols, act, add: false, each: 1 }
+    }
 }
 
 /// The kernels' code for an activation function.
@@ -36,41 +47,29 @@ pub fn act(act: Act) -> u32 {
     }
 }
 
-pub fn launch(cx: &Cx<'_>, c: &Combine) -> Launch {
-    launch_of(cx, c, c.act.map_or(ACT_NONE, act))
-}
+impl Op for Combine {
+    fn kernels(&self, _: &Program, _: Limits) -> Result<Vec<KernelName>, String> {
+        Ok(vec![KERNEL])
+    }
 
-/// Multiplies rows of `cols` elements by the sigmoid of a gate, element by element.
-pub fn gate(cx: &Cx<'_>, gate: Address, out: Address, cols: usize) -> Launch {
-    gated(cx, gate, out, cols, ACT_GATE)
-}
-
-/// The same with one gate per row.
-pub fn share(cx: &Cx<'_>, share: Address, out: Address, cols: usize) -> Launch {
-    gated(cx, share, out, cols, ACT_SHARE)
-}
-
-fn gated(cx: &Cx<'_>, gate: Address, out: Address, cols: usize, how: u32) -> Launch {
-    let combine = Combine { gate: Some(gate), y: out, out, cols, act: None, add: false, each: 1 };
-    launch_of(cx, &combine, how)
-}
-
-fn launch_of(cx: &Cx<'_>, c: &Combine, act: u32) -> Launch {
-    let params = CombineParams {
-        step: cx.tables(),
-        gate: c.gate.unwrap_or(0),
-        y: c.y,
-        out: c.out,
-        cols: c.cols as u32,
-        act,
-        add: u32::from(c.add),
-        each: c.each as u32,
-    };
-    Launch {
-        kernel: cx.kernel(KERNEL),
-        grid: [c.cols.div_ceil(COMBINE_THREADS as usize) as u32, 1, (cx.shape.rows * c.each) as u32],
-        threads: COMBINE_THREADS,
-        shared_bytes: 0,
-        params: words(&params),
+    fn launches(&self, cx: &Cx<'_>) -> Vec<Launch> {
+        let Self { gate, y, out, cols, act, add, each } = *self;
+        let params = CombineParams {
+            step: cx.tables(),
+            gate: gate.map_or(0, |gate| cx.address(gate)),
+            y: cx.address(y),
+            out: cx.address(out),
+            cols: cols as u32,
+            act,
+            add: u32::from(add),
+            each: each as u32,
+        };
+        vec![Launch {
+            kernel: cx.kernel(KERNEL),
+            grid: [cols.div_ceil(COMBINE_THREADS as usize) as u32, 1, (cx.shape.rows * each) as u32],
+            threads: COMBINE_THREADS,
+            shared_bytes: 0,
+            params: words(&params),
+        }]
     }
 }

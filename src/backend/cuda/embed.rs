@@ -2,32 +2,40 @@
 
 use ggml_types::types;
 
-use super::driver::Launch;
+use super::cx::{Cx, words};
+use super::driver::{Launch, Limits};
+use super::kernel_name::KernelName;
+use super::op::Op;
 use super::params::{EMBED_THREADS, EmbedParams};
+use super::turn;
 use super::weight::{NO_LINEAR, WeightFormat};
-use super::{Cx, turn, words};
 use sterna_program::{Embed, Program, Weight};
 
-pub fn kernels(p: &Program, s: &Embed) -> Result<Vec<String>, String> {
-    let ty = p.weight_decl(s.table).ty.name();
-    for (what, added) in [("positions", s.positions), ("token types", s.types)] {
-        let Some(added) = added else { continue };
-        let ty = p.weight_decl(added).ty;
-        if s.basis.is_some() {
-            return Err(format!("embed with {what} in a rotated basis"));
+impl Op for &Embed {
+    fn kernels(&self, p: &Program, _: Limits) -> Result<Vec<KernelName>, String> {
+        let ty = p.weight_decl(self.table).ty.name();
+        for (what, added) in [("positions", self.positions), ("token types", self.types)] {
+            let Some(added) = added else { continue };
+            let ty = p.weight_decl(added).ty;
+            if self.basis.is_some() {
+                return Err(format!("embed with {what} in a rotated basis"));
+            }
+            if !ty.is(&types::F32) {
+                return Err(format!("embed with {what} of {}", ty.name()));
+            }
         }
-        if !ty.is(&types::F32) {
-            return Err(format!("embed with {what} of {}", ty.name()));
-        }
+        let format = WeightFormat::of(p.weight_decl(self.table).ty).ok_or(format!("embed__{ty}"))?;
+        Ok([kernel(format)].into_iter().chain(turn::of_basis(p, self.basis)?).collect())
     }
-    let format = WeightFormat::of(p.weight_decl(s.table).ty).ok_or(format!("embed__{ty}"))?;
-    let kernel = format!("embed__{}", format.kernels.name());
-    Ok([kernel].into_iter().chain(turn::of_basis(p, s.basis)?).collect())
+
+    fn launches(&self, cx: &Cx<'_>) -> Vec<Launch> {
+        let back = self.basis.map(|basis| turn::back(cx, basis, self.x));
+        [launch(cx, self)].into_iter().chain(back).collect()
+    }
 }
 
-pub fn launches(cx: &Cx<'_>, s: &Embed) -> Vec<Launch> {
-    let back = s.basis.map(|basis| turn::back(cx, basis, s.x));
-    [launch(cx, s)].into_iter().chain(back).collect()
+fn kernel(format: &WeightFormat) -> KernelName {
+    KernelName::of("embed", format.kernels.name())
 }
 
 fn launch(cx: &Cx<'_>, s: &Embed) -> Launch {
@@ -42,13 +50,13 @@ fn launch(cx: &Cx<'_>, s: &Embed) -> Launch {
         types: added(types),
         texts: cx.memory.step.texts(),
         picked: cx.memory.picks.newest(),
-        x: cx.memory.bufs[x.0 as usize],
+        x: cx.buf(x),
         cols: table.cols as u32,
         scale,
     };
-    let kernels = WeightFormat::of(table.ty).expect("it was uploaded").kernels.name();
+    let format = WeightFormat::of(table.ty).expect("it was uploaded");
     Launch {
-        kernel: cx.kernel(&format!("embed__{kernels}")),
+        kernel: cx.kernel(kernel(format)),
         grid: [cx.shape.rows as u32, table.cols.div_ceil(EMBED_THREADS as usize) as u32, 1],
         threads: EMBED_THREADS,
         shared_bytes: 0,

@@ -13,7 +13,7 @@ use ggml_types::HostTensor;
 
 use super::alloc::Allocator;
 use super::driver::{Address, Driver};
-use super::linear;
+use super::lower::macs;
 use super::stream::{Layout, MinBatch, Stream};
 use super::weight::device_bytes;
 use crate::rates::{HostRates, NoTokens, Rates};
@@ -230,7 +230,7 @@ impl Host {
                 };
                 let (one, rates) = self.measure(driver, layout, stream, share)?;
                 let card = driver.rates();
-                let ops = card.map(|card| card.ops(&linear::macs(p)));
+                let ops = card.map(|card| card.ops(&macs(p)));
                 let rates = Rates {
                     card_memory: card.map_or(f64::INFINITY, |card| card.memory_bytes as f64),
                     card_ops: ops.unwrap_or(f64::INFINITY),

@@ -1,6 +1,6 @@
 //! The input of linear layers, and the norm before it.
 
-use super::Cx;
+use super::cx::Cx;
 use super::driver::Address;
 use super::params::{NORM_LAYER, NORM_NONE, NORM_RMS, NormParams};
 use sterna_program::{Buf, Norm, NormKind, RowsOf, Weight};

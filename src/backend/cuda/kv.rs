@@ -8,6 +8,7 @@ use half::f16;
 
 use super::alloc::Allocator;
 use super::driver::{Address, Driver};
+use super::kernel_name::KernelName;
 use super::params::{
     BLOCK_ELEMS, BLOCKS_HALVES, BLOCKS_Q4_0, BLOCKS_Q8_0, BlockKvParams, CODES_DIMS, CODES_MAX_DIM,
     CODES_MIN_DIM, CodedKvParams, CodesParams, KvParams, SignsParams,
@@ -44,40 +45,33 @@ pub enum KvLayout {
 }
 
 /// Kernels of every codec: its own (`cuda/kv/NAME.cu`), and those shared by all blocks.
-pub fn kernel_names() -> impl Iterator<Item = String> {
+pub fn kernels() -> impl Iterator<Item = KernelName> {
     let of_codec = |codec: &&'static dyn KvCodec| {
-        let stages: &[&str] = match codec.form() {
+        let stages: &[&'static str] = match codec.form() {
             KvForm::F16 | KvForm::F32 => &["attend"],
             KvForm::Lloyd3 | KvForm::Lloyd4 | KvForm::Lloyd2Signs => &["append", "attend"],
             KvForm::Q8_0 | KvForm::Q4_0 | KvForm::Opaque => &[],
             KvForm::Bf16 | KvForm::Q4_1 | KvForm::Q5_0 | KvForm::Q5_1 | KvForm::Iq4Nl => &[],
         };
         let codec = codec.name();
-        stages.iter().map(move |stage| name(stage, codec))
+        stages.iter().map(move |stage| KernelName::of(stage, codec))
     };
-    let blocks = ["append", "attend"].map(|stage| name(stage, BLOCKS_NAME));
+    let blocks = ["append", "attend"].map(|stage| KernelName::of(stage, BLOCKS_NAME));
     kv::REGISTRY.iter().flat_map(of_codec).chain(blocks)
 }
 
 /// Attention kernels that also have a variant for tiles of rows.
-pub fn tiled_kernels() -> impl Iterator<Item = String> {
+pub fn tiled_kernels() -> impl Iterator<Item = KernelName> {
     let is_tiled =
         |codec: &&'static dyn KvCodec| matches!(codec.form(), KvForm::F16 | KvForm::Lloyd3 | KvForm::Lloyd4);
     let codecs = kv::REGISTRY.iter().copied().filter(is_tiled).map(|codec| codec.name());
-    codecs.chain([BLOCKS_NAME]).map(|codec| name("attend", codec))
+    codecs.chain([BLOCKS_NAME]).map(|codec| KernelName::of("attend", codec))
 }
 
 /// The kernel of a stage for a cache, of those that take every head length.
-pub fn kernel(stage: &str, decl: &KvDecl) -> String {
-    match form(decl) {
-        Some(VectorForm::Blocks(_)) => name(stage, BLOCKS_NAME),
-        _ => name(stage, decl.k.name()),
-    }
-}
-
-/// The kernel of a stage for a codec.
-pub fn name(stage: &str, codec: &str) -> String {
-    format!("{stage}__{}", codec.replace('-', "_"))
+pub fn kernel(stage: &'static str, decl: &KvDecl) -> KernelName {
+    let is_blocks = matches!(form(decl), Some(VectorForm::Blocks(_)));
+    KernelName::of(stage, if is_blocks { BLOCKS_NAME } else { decl.k.name() })
 }
 
 /// Storage format of a cache, if there are kernels for its combination of keys and values.

@@ -1,12 +1,13 @@
 //! Final norm and output head, for the rows that request logits.
 
-use super::Cx;
-use super::driver::Launch;
-use super::linear::{self, Input};
+use super::cx::Place;
+use super::linear::Input;
+use super::linear::layers::Layers;
+use super::op::Ops;
 use sterna_program::{Logits, RowsOf};
 
-pub fn launches(cx: &Cx<'_>, s: &Logits) -> Vec<Launch> {
+pub fn lower(s: &Logits) -> Ops<'_> {
     let Logits { x, ref norm, ref w, soft_cap, logits } = *s;
     let input = Input { x, norm: Some(norm), rows: RowsOf::Outputs };
-    linear::capped(cx, &[(w, cx.memory.bufs[logits.0 as usize])], &input, soft_cap)
+    vec![Box::new(Layers { stage: "logits", layers: vec![(w, Place::Buf(logits))], input, soft_cap })]
 }

@@ -1,13 +1,18 @@
 //! The choice of the GPUs that a backend is opened on.
 
+use super::backend::Cuda;
 use super::driver::cards::{self, Spec};
 use super::driver::real::{Card, cards};
 use super::driver::{Driver, OnPaper};
+use super::profile::Profiling;
 use super::split::Split;
-use super::{Cuda, GpuLayers, NAME, Overrides, Profiling, Streaming};
+use super::stream::{GpuLayers, Overrides, Streaming};
 use crate::PROFILE;
 use crate::device::DEVICE;
 use crate::{Backend, BackendError, CardOnPaper, Chosen, DeviceOption, Open, Opened, processor};
+
+/// Name of the backend.
+pub const NAME: &str = "cuda";
 
 /// The option to divide layers among several GPUs.
 pub const SPLIT_MODE: DeviceOption =

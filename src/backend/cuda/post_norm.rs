@@ -1,33 +1,48 @@
 //! A product added to the residual stream after one of the two is normalised: one block per row.
 
-use super::driver::{Address, Launch};
-use super::linear::{self, norm_bytes};
+use super::cx::{Cx, Place, words};
+use super::driver::{Launch, Limits};
+use super::kernel_name::KernelName;
+use super::linear;
+use super::linear::shared::norm_bytes;
+use super::op::Op;
 use super::params::{LINEAR_THREADS, PostNormParams};
-use super::{Cx, words};
-use sterna_program::Norm;
+use sterna_program::{Buf, Norm, Program};
 
 /// The kernel that normalises the product only, and the one that also normalises the residual.
-pub const KERNELS: [&str; 2] = ["post_norm", "post_norm__residual"];
-
-/// The kernel for a stage.
-pub fn kernel(norms_residual: bool) -> &'static str {
-    KERNELS[usize::from(norms_residual)]
-}
-
-/// The norms of the product and of the residual.
-pub type Norms<'a> = [Option<&'a Norm>; 2];
+pub const KERNELS: [KernelName; 2] =
+    [KernelName::single("post_norm"), KernelName::single("post_norm").of_kind("residual")];
 
 /// `x[r] = residual(x[r]) + norm(product[r])`, rows of `cols` elements.
-pub fn launch(cx: &Cx<'_>, norms: Norms<'_>, product: Address, x: Address, cols: usize) -> Launch {
-    let name = kernel(norms[1].is_some());
-    let [norm, residual] = norms.map(|norm| linear::norm(cx, norm));
-    let step = cx.tables();
-    let params = PostNormParams { step, norm, residual, product, x, cols: cols as u32, reserved: 0 };
-    Launch {
-        kernel: cx.kernel(name),
-        grid: [cx.shape.rows as u32, 1, 1],
-        threads: LINEAR_THREADS,
-        shared_bytes: norm_bytes(cols) as u32,
-        params: words(&params),
+pub struct PostNorm<'a> {
+    /// Those of the product and of the residual.
+    pub norms: [Option<&'a Norm>; 2],
+    pub product: Place,
+    pub x: Buf,
+    pub cols: usize,
+}
+
+impl PostNorm<'_> {
+    fn kernel(&self) -> KernelName {
+        KERNELS[usize::from(self.norms[1].is_some())]
+    }
+}
+
+impl Op for PostNorm<'_> {
+    fn kernels(&self, _: &Program, _: Limits) -> Result<Vec<KernelName>, String> {
+        Ok(vec![self.kernel()])
+    }
+
+    fn launches(&self, cx: &Cx<'_>) -> Vec<Launch> {
+        let [norm, residual] = self.norms.map(|norm| linear::norm(cx, norm));
+        let (step, product, x) = (cx.tables(), cx.address(self.product), cx.buf(self.x));
+        let params = PostNormParams { step, norm, residual, product, x, cols: self.cols as u32, reserved: 0 };
+        vec![Launch {
+            kernel: cx.kernel(self.kernel()),
+            grid: [cx.shape.rows as u32, 1, 1],
+            threads: LINEAR_THREADS,
+            shared_bytes: norm_bytes(self.cols) as u32,
+            params: words(&params),
+        }]
     }
 }

@@ -2,12 +2,13 @@
 //! around stages that are launched one by one.
 
 use super::alloc::Allocator;
+use super::cx::words;
 use super::driver::{Address, Driver, Launch};
+use super::kernel_name::KernelName;
 use super::params::{STAMP_THREADS, StampParams};
-use super::words;
 use crate::{BackendError, StageTime};
 
-pub const KERNEL: &str = "stamp";
+pub const KERNEL: KernelName = KernelName::single("stamp");
 
 /// The way in which stages are timed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,7 +58,7 @@ impl Profile {
     /// The launches of each stage to be recorded, with stamp launches around them if stamps are used.
     pub fn around(&self, driver: &dyn Driver, stages: Vec<Vec<Launch>>) -> Vec<Vec<Launch>> {
         let Some(stamps) = self.stamps else { return stages };
-        let kernel = driver.kernel(KERNEL).expect("a kernel that every build has");
+        let kernel = driver.kernel(&KERNEL.to_string()).expect("a kernel that every build has");
         let stamp = |i: usize| Launch {
             kernel,
             grid: [1; 3],

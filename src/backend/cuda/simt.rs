@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
+use super::backend::Cuda;
 use super::driver::simt::Simt;
 use super::open::{GPU_LAYERS, MIN_BATCH, OVERRIDE_TENSOR, STREAM_SLOTS, streaming};
-use super::{Cuda, Profiling, Streaming};
+use super::profile::Profiling;
+use super::stream::Streaming;
 use crate::PROFILE;
 use crate::{Backend, Entry, Open, Opened, processor};
 

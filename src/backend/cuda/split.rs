@@ -8,9 +8,11 @@ use std::ops::Range;
 
 use ggml_types::{HostTensor, QuantType};
 
+use super::backend::Cuda;
 use super::driver::{Driver, Piece};
 use super::exec::Compiled;
-use super::{Cuda, Profiling, sample};
+use super::profile::Profiling;
+use super::sample;
 use crate::{Backend, BackendError, DeviceMemory, Exec, KvPage, Plan, StageTime, WeightId};
 use sterna_program::{ActQuant, Buf, Part, Program, RowsOf, Sampling, Step};
 

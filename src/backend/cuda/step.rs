@@ -10,7 +10,7 @@ use super::params::{
     StepSampling, StepTables, StepText, StepTile, TOKEN_PICKED, TokenChange,
 };
 use super::picks::Picks;
-use super::{attend, sample};
+use super::tiled::most_tiles;
 use crate::device::step::{Image, PagesAt};
 use crate::device::tiles::Tiling;
 use crate::{BackendError, device};
@@ -53,7 +53,7 @@ impl Sections {
         let rows = (sampling + limits.outputs * words::<StepSampling>()).next_multiple_of(4);
         let outputs = rows + limits.rows * words::<StepRow>();
         let tiles = (outputs + limits.outputs).next_multiple_of(4);
-        let changes = (tiles + attend::most_tiles(limits.rows) * words::<StepTile>()).next_multiple_of(4);
+        let changes = (tiles + most_tiles(limits.rows) * words::<StepTile>()).next_multiple_of(4);
         let runs = changes + limits.outputs * CHANGES_WORDS;
         let n_runs = if limits.states > 0 { limits.seqs } else { 0 };
         let runs = runs..runs + n_runs * words::<StepRun>();
@@ -63,6 +63,30 @@ impl Sections {
         let texts = runs.end..runs.end + n_texts * words::<StepText>();
         let pages = PagesAt::new(texts.end, limits);
         Self { sampling, rows, outputs, tiles, changes, runs, texts, pages }
+    }
+}
+
+/// Parameters of a row that the kernel picks nothing for: it takes the largest logit, which is not read.
+fn no_sampling() -> StepSampling {
+    sampling_of(&Sampling::GREEDY, NO_MAILBOX, 0)
+}
+
+/// Parameters of a row that the kernel picks a token for, including the word of host memory that receives the
+/// token, and the number of changed logits.
+fn sampling_of(how: &Sampling, mailbox: u32, changes: u32) -> StepSampling {
+    StepSampling {
+        temperature: how.temperature,
+        top_p: how.top_p,
+        min_p: how.min_p,
+        top_k: if how.is_greedy() { 1 } else { how.top_k },
+        seed: how.seed,
+        counter: how.counter,
+        mailbox,
+        changes,
+        repeat_penalty: how.repeat_penalty,
+        presence_penalty: how.presence_penalty,
+        frequency_penalty: how.frequency_penalty,
+        reserved: 0,
     }
 }
 
@@ -177,11 +201,11 @@ impl StepMemory {
         let on_device = |how: &&Sampling| device::sampling::on_device(how, n_vocab);
         for (i, how) in step.sampling[..sampled].iter().enumerate() {
             let how = how.as_ref().filter(on_device);
-            let how = how.map_or_else(sample::nothing, |how| sample::params(how, NO_MAILBOX, n_changes(i)));
+            let how = how.map_or_else(no_sampling, |how| sampling_of(how, NO_MAILBOX, n_changes(i)));
             image.put(sampling + i * words::<StepSampling>(), &how);
         }
         for (i, seq, how) in step.kept_picks().filter(|(_, _, how)| on_device(how)) {
-            let how = sample::params(how, picks.next_mailbox(seq), n_changes(i));
+            let how = sampling_of(how, picks.next_mailbox(seq), n_changes(i));
             image.put(sampling + i * words::<StepSampling>(), &how);
         }
         const { assert!(Row::PICKED == TOKEN_PICKED) };

@@ -2,57 +2,24 @@
 //! products, and the rows of an embedding are rotated back. A block has one run or several. For a layer that
 //! normalises its input a second time, this launch applies the first norm, without a basis.
 
-use super::alloc::Allocator;
-use super::driver::{Address, Driver, Launch};
+use super::cx::{Cx, words};
+use super::driver::Launch;
 use super::input::{self, Input};
+use super::kernel_name::KernelName;
 use super::params::{LINEAR_HEADER_BYTES, LINEAR_THREADS, TURN_COLS, TURN_MOST_COLS, TurnParams};
-use super::{Cx, words};
-use crate::BackendError;
-use sterna_program::{Basis, BasisId, Buf, Linear, Program, RowsOf, Stage};
+use sterna_program::{Basis, BasisId, Buf, Linear, Program, RowsOf};
 
-pub const KERNEL: &str = "turn";
+pub const KERNEL: KernelName = KernelName::single("turn");
 
-/// Memory for inputs in rotated bases, and for the bases.
-#[derive(Default)]
-pub struct Bases {
-    /// The signs of each basis.
-    signs: Vec<Address>,
-    /// Inputs of linear layers after this pass, for the products that follow.
-    pub prepared: Address,
-}
-
-impl Bases {
-    pub fn new<A: Allocator + ?Sized>(on: &mut A, p: &Program) -> Result<Self, BackendError> {
-        let mut room = |floats: usize| on.buffer("rotated bases", 4 * floats as u64);
-        let signs = p.bases.iter().map(|basis| room(basis.signs.len())).collect::<Result<_, _>>()?;
-        let of_stage = |(_, stage): &(String, Stage)| {
-            stage
-                .linears()
-                .1
-                .filter(|linear| stage.prepares_input(linear))
-                .map(|linear| p.weight_decl(linear.w).cols)
-                .max()
-                .unwrap_or(0)
-        };
-        let cols = p.stages.iter().map(of_stage).max().unwrap_or(0);
-        Ok(Self { signs, prepared: room(cols * p.limits.rows)? })
-    }
-
-    pub fn fill(&self, driver: &mut dyn Driver, p: &Program) -> Result<(), BackendError> {
-        let mut all = p.bases.iter().zip(&self.signs);
-        all.try_for_each(|(basis, at)| driver.write(*at, bytemuck::cast_slice(&basis.signs)))
-    }
-}
-
-/// The kernel for a layer whose input may need this pass.
+/// The kernel for a layer whose input may need this pass; `is_normed` if another norm comes first.
 ///
 /// # Errors
 /// The missing feature, for a message.
-pub fn kernel(p: &Program, linear: &Linear) -> Result<Option<String>, String> {
+pub fn kernel(p: &Program, linear: &Linear, is_normed: bool) -> Result<Option<KernelName>, String> {
     let cols = p.weight_decl(linear.w).cols;
-    match &linear.norm {
+    match linear.norm.as_ref().filter(|_| is_normed) {
         Some(_) if !cols.is_multiple_of(4) => Err(format!("a second norm over {cols} columns")),
-        Some(_) => Ok(Some(KERNEL.to_owned())),
+        Some(_) => Ok(Some(KERNEL)),
         None => of_basis(p, linear.basis),
     }
 }
@@ -61,20 +28,20 @@ pub fn kernel(p: &Program, linear: &Linear) -> Result<Option<String>, String> {
 ///
 /// # Errors
 /// The missing feature, for a message.
-pub fn of_basis(p: &Program, basis: Option<BasisId>) -> Result<Option<String>, String> {
+pub fn of_basis(p: &Program, basis: Option<BasisId>) -> Result<Option<KernelName>, String> {
     let Some(basis) = basis else { return Ok(None) };
     let Basis { block, signs } = &p.bases[basis.0 as usize];
     if *block > TURN_MOST_COLS as usize || !signs.len().is_multiple_of(4) {
         return Err(format!("a rotated basis of {} elements in runs of {block}", signs.len()));
     }
-    Ok(Some(KERNEL.to_owned()))
+    Ok(Some(KERNEL))
 }
 
-/// Rotates an input into a basis, or only normalises it, and writes the result to [`Bases::prepared`].
+/// Rotates an input into a basis, or only normalises it, and writes the result to `Bases::prepared`.
 pub fn launch(cx: &Cx<'_>, basis: Option<BasisId>, input: &Input<'_>) -> Launch {
     let norm = input::norm(cx, input.norm);
     let of_outputs = u32::from(input.rows == RowsOf::Outputs);
-    let x = cx.memory.bufs[input.x.0 as usize];
+    let x = cx.buf(input.x);
     let params = params(cx, basis, cx.p.buf_decl(input.x).cols);
     of(cx, TurnParams { norm, x, to: cx.memory.bases.prepared, of_outputs, ..params })
 }
@@ -82,7 +49,7 @@ pub fn launch(cx: &Cx<'_>, basis: Option<BasisId>, input: &Input<'_>) -> Launch 
 /// Rotates the rows of a buffer back out of a basis.
 pub fn back(cx: &Cx<'_>, basis: BasisId, x: Buf) -> Launch {
     let params = params(cx, Some(basis), cx.p.buf_decl(x).cols);
-    let x = cx.memory.bufs[x.0 as usize];
+    let x = cx.buf(x);
     of(cx, TurnParams { x, to: x, back: 1, ..params })
 }
 

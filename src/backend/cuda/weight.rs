@@ -6,13 +6,12 @@ use ggml_types::{HostTensor, QuantType, types};
 
 use super::alloc::Allocator;
 use super::driver::{Address, Driver};
+use super::kernel_name::KernelName;
 use super::pack;
-use super::params::{
-    self, LINEAR_ROWS, LinearParams, MMA_CODES_COLS, MMA_CODES_ROWS, MMA_FEW_ROWS, MMA_ROWS,
-};
+use super::params::{self, LINEAR_ROWS, LinearParams, MMA_CODES_COLS};
 use crate::layout::planes;
 use crate::{BackendError, MemoryKind};
-use sterna_program::{ActQuant, WeightDecl};
+use sterna_program::{ActQuant, Linear, WeightDecl};
 
 /// A type with kernels: `cuda/types/KERNELS.cu`.
 pub struct WeightFormat {
@@ -49,7 +48,7 @@ pub enum Mma {
     /// Integers with a scale per block.
     IntBlocks,
     /// Integers with a scale per block, if activations are quantised by block; such single rows have their
-    /// own kernels ([`DP4A`]). With other activations, [halves](Mma::Halves).
+    /// own kernels. With other activations, [halves](Mma::Halves).
     Codes,
     /// Halves.
     Halves,
@@ -68,29 +67,7 @@ impl Mma {
             Mma::IntBlocks | Mma::Halves => 2 * LINEAR_ROWS as usize,
         }
     }
-
-    /// Suffix of the kernels for steps of `rows` rows, and the rows of a tile.
-    pub fn kind(self, rows: usize) -> (&'static str, usize) {
-        match self {
-            Mma::Codes if rows <= MMA_FEW_ROWS as usize => (FEW, MMA_FEW_ROWS as usize),
-            Mma::Codes => (CODES, MMA_CODES_ROWS as usize),
-            _ => (MMA, MMA_ROWS as usize),
-        }
-    }
-
-    /// All suffixes.
-    pub fn kinds(self) -> &'static [&'static str] {
-        if self == Mma::Codes { &[FEW, CODES] } else { &[MMA] }
-    }
 }
-
-/// Suffix of the kernels for single rows that are quantised by block.
-pub const DP4A: &str = "__dp4a";
-
-/// Suffixes of the kernels on tensor cores: the general one, and those of codes for a few rows and for many.
-pub const MMA: &str = "__mma";
-pub const FEW: &str = "__few";
-pub const CODES: &str = "__codes";
 
 /// Every type with kernels.
 pub static WEIGHT_FORMATS: &[WeightFormat] = &[
@@ -301,14 +278,8 @@ impl Products {
     }
 
     /// The kernel of a stage and kind. Only `logits` and the experts have kernels of floats.
-    pub fn kernel(self, stage: &str, kind: &str) -> String {
-        let floats = if self.floats { FLOATS } else { "" };
-        format!("{stage}__{}{floats}{kind}", self.format.kernels.name())
-    }
-
-    /// Suffix of the kernels for single rows.
-    pub fn single(self) -> &'static str {
-        if self.by_block() { DP4A } else { "" }
+    pub fn kernel(self, stage: &'static str, kind: &'static str) -> KernelName {
+        KernelName { floats: self.floats, ..KernelName::of(stage, self.format.kernels.name()).of_kind(kind) }
     }
 
     /// True if codes are multiplied by inputs that are quantised by block.
@@ -317,9 +288,9 @@ impl Products {
     }
 
     /// The kernel that quantises rows for those on tensor cores, if any.
-    pub fn round(self) -> Option<String> {
+    pub fn round(self) -> Option<KernelName> {
         let mma = self.mma.filter(|mma| mma.rounds())?;
-        Some(if mma == Mma::Codes { ROUND_BLOCKS.to_owned() } else { self.kernel(ROUND, "") })
+        Some(if mma == Mma::Codes { ROUND_BLOCKS } else { self.kernel(ROUND, "") })
     }
 
     /// True if activations are floats.
@@ -357,14 +328,11 @@ impl Products {
 
 /// Kernels that quantise rows for those on tensor cores: the stage name for types, and the kernel for codes.
 pub const ROUND: &str = "round";
-pub const ROUND_BLOCKS: &str = "round__blocks";
+pub const ROUND_BLOCKS: KernelName = KernelName::of(ROUND, "blocks");
 const _: () = {
     assert!(params::ROUND_COLS as usize == ActQuant::BLOCK);
     assert!(params::ROUND_NOTHING_BITS == ActQuant::NOTHING.to_bits());
 };
-
-/// Suffix of the kernels that multiply ternary weights by floats.
-pub const FLOATS: &str = "__floats";
 
 /// Bytes of a weight on the device, after packing.
 pub fn device_bytes(decl: &WeightDecl) -> u64 {
@@ -410,8 +378,7 @@ pub struct DeviceWeight {
     pub cols: usize,
     /// Its address.
     pub data: Address,
-    /// The scale of types that have one per tensor; the bits of the kind for types that have one; otherwise
-    /// 1.
+    /// The scale of types that have one per tensor; otherwise 1.
     pub tensor_scale: f32,
 }
 
@@ -429,9 +396,7 @@ impl DeviceWeight {
 
     /// A weight whose [`packed`] bytes the caller copies to the address.
     pub fn at(data: Address, w: &HostTensor) -> Self {
-        let kind = WeightFormat::of(w.ty).and_then(|format| format.kind);
-        let of_tensor = || w.ty.tensor_scale(&w.bytes, w.rows, w.cols).expect("a whole tensor");
-        let tensor_scale = kind.map_or_else(of_tensor, f32::from_bits);
+        let tensor_scale = w.ty.tensor_scale(&w.bytes, w.rows, w.cols).expect("a whole tensor");
         Self { ty: w.ty, rows: w.rows, cols: w.cols, data, tensor_scale }
     }
 
@@ -445,13 +410,34 @@ impl DeviceWeight {
             factor,
             rows: self.rows as u32,
             chunks: format.chunks(self.cols) as u32,
+            kind: format.kind.unwrap_or(0),
+            reserved: 0,
         }
     }
 }
 
+/// The parameters of a layer with the given weights.
+pub fn layer_params(weights: &[DeviceWeight], linear: &Linear) -> LinearParams {
+    // The norm and the basis belong to the input: `linear::launches` handles them.
+    let Linear { w, norm: _, bias, act, scale, basis: _ } = *linear;
+    let bias = bias.map(|bias| weights[bias.0 as usize].data);
+    let w = &weights[w.0 as usize];
+    let floats = Products::of(w.ty, act).expect("it was uploaded").floats;
+    // Products of floats apply the tensor's scale here.
+    w.params(if floats { scale * w.tensor_scale } else { scale }, bias)
+}
+
 /// The parameters for no layer.
-pub const NO_LINEAR: LinearParams =
-    LinearParams { data: 0, bias: 0, tensor_scale: 0.0, factor: 0.0, rows: 0, chunks: 0 };
+pub const NO_LINEAR: LinearParams = LinearParams {
+    data: 0,
+    bias: 0,
+    tensor_scale: 0.0,
+    factor: 0.0,
+    rows: 0,
+    chunks: 0,
+    kind: 0,
+    reserved: 0,
+};
 
 fn row_bytes(w: &HostTensor) -> usize {
     w.ty.row_bytes(w.cols).expect("a shape that the type can hold")

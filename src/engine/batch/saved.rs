@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use super::prefix::{Block, NodeId, PageListener};
 use super::steps::Batch;
+use crate::error::{Error, StateError};
 use crate::pages::{PageKind, PageKinds};
 use crate::runner::Runner;
 use crate::state::{HEAD_BYTES, Summed, head, no_such_pages, read_page, write_page};
-use crate::{Error, StateError};
 use sterna_backend::KvPage;
 use sterna_program::PAGE;
 

@@ -4,9 +4,10 @@ use std::cmp::Reverse;
 
 use super::steps::Batch;
 use super::task::{SeqId, SequenceRows, Task};
+use crate::decoder::{Event, StopReason};
+use crate::error::Error;
 use crate::pages::{PageKind, pages_for};
 use crate::runner::Ask;
-use crate::{Error, Event, StopReason};
 use sterna_program::PAGE;
 
 /// Maximum number of prompts that share a step.

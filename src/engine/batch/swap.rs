@@ -6,7 +6,7 @@
 use super::prefix::NodeId;
 use super::steps::Batch;
 use super::task::SwappedOut;
-use crate::Error;
+use crate::error::Error;
 use crate::pages::PageKind;
 use crate::state::{no_such_pages, read_page, write_page};
 use sterna_program::PAGE;

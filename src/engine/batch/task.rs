@@ -3,12 +3,15 @@
 use std::sync::Arc;
 
 use super::prefix::NodeId;
+use crate::decoder::Decoder;
+use crate::logprobs::LogProbs;
+use crate::options::GenerateOptions;
 use crate::pages::PageKinds;
 use crate::pool::Pool;
 use crate::runner::Ask;
 use crate::sequence::Sequence;
 use crate::speculate::Speculator;
-use crate::{Decoder, GenerateOptions, LogProbs, Stats};
+use crate::stats::Stats;
 use sterna_host::clock::Instant;
 
 /// Id of a sequence in a batch. Ids increase and are never reused.

@@ -11,7 +11,8 @@ mod ngram;
 use std::fmt::Debug;
 use std::time::Duration;
 
-use super::{Error, Stats};
+use super::error::Error;
+use super::stats::Stats;
 
 pub use self::ngram::NgramLookup;
 

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, DefaultHasher};
 
 use super::{Drafter, Speculation};
-use crate::Error;
+use crate::error::Error;
 
 /// Prompt lookup: searches the prompt and the generated text for the last tokens of a sequence. The tokens
 /// after their newest earlier occurrence are the draft, until the text diverges from it. Costs one look-up

@@ -10,7 +10,7 @@ use ggml_types::turboquant::Qjl;
 use ggml_types::{CodeValues, KvCodes, KvSide, KvVectors};
 use half::f16;
 
-use crate::cpu::simd::real::{CodeMatrix, Matrices, RealKernels, UNIT, UnitOf};
+use sterna_cpu_kernels::real::{CodeMatrix, Matrices, RealKernels, UNIT, UnitOf};
 use sterna_program::PAGE;
 
 /// Elements of the longest vector that is stored as codes.

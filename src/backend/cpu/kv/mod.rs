@@ -26,9 +26,9 @@ use self::codes::{CodePage, Codes};
 use self::layout::Layout;
 use super::alloc::PartAllocator;
 use super::pool::Pool;
-use super::simd::Aligned;
-use super::simd::real::{Matrices, RealKernels};
 use crate::KvPage;
+use sterna_cpu_kernels::Aligned;
+use sterna_cpu_kernels::real::{Matrices, RealKernels};
 use sterna_program::{KvDecl, KvWindow, Limits, PAGE, PageTable, Row};
 
 /// One layer's keys and values.

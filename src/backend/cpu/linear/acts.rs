@@ -4,7 +4,7 @@ use ggml_types::QuantType;
 
 use super::formats::Multiply;
 use crate::cpu::pool::{Grid, Pool};
-use crate::cpu::simd::{
+use sterna_cpu_kernels::{
     Aligned, Allocator, BlockRows, F32Rows, Format, Heap, I8Rows, Kernels, RowQuant, Scratch, ScratchSize,
     interleaved, padded,
 };

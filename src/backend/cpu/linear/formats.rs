@@ -3,8 +3,8 @@
 use ggml_types::types;
 
 use super::Piece;
-use crate::cpu::simd::Tile;
-use crate::cpu::simd::{BlockFn, F32Rows, FloatFn, Format, Kernels, Product, STRIP, Scratch, TernaryFn};
+use sterna_cpu_kernels::Tile;
+use sterna_cpu_kernels::{BlockFn, F32Rows, FloatFn, Format, Kernels, Product, STRIP, Scratch, TernaryFn};
 use sterna_program::ActQuant;
 
 /// Kernel for a weight type and a kind of input.

@@ -1,4 +1,4 @@
-//! Linear layers: `y = scale * (W q(x)) + bias` over the kernels of [`simd`](super::simd).
+//! Linear layers: `y = scale * (W q(x)) + bias` over the kernels of [`sterna_cpu_kernels`].
 //!
 //! [`Acts`] holds a layer's inputs, quantised as the program specifies. [`matmul`] multiplies them with one
 //! or more weights in one parallel region, [`matmul_piece`] with some rows of a weight that is not in memory
@@ -14,8 +14,8 @@ use bytes::Bytes;
 use ggml_types::{HostTensor, QuantType};
 
 use super::pool::{Grid, Pool};
-use super::simd::{Format, Kernels, MANY_ROWS, Product, STRIP};
 use formats::Multiply;
+use sterna_cpu_kernels::{Format, Kernels, MANY_ROWS, Product, STRIP};
 use sterna_program::ActQuant;
 
 /// A weight as the kernels read it, in the bytes of the file.

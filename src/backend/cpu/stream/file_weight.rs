@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use ggml_types::HostTensor;
 
-use crate::cpu::NAME;
 use crate::cpu::linear::CpuWeight;
+use crate::cpu::system::NAME;
 use crate::{BackendError, WeightBytes, WeightRows};
 use sterna_program::WeightDecl;
 

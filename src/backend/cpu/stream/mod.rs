@@ -17,10 +17,10 @@ use bytes::Bytes;
 use ggml_types::HostTensor;
 
 use super::alloc::{Counter, PartAllocator};
-use super::simd::Aligned;
 use crate::{BackendError, Chosen, DeviceOption, MemoryKind, WeightRows, memory};
 pub(super) use file_weight::FileWeight;
 pub(super) use reader::Reader;
+use sterna_cpu_kernels::Aligned;
 use sterna_program::part::spread;
 use sterna_program::{Program, Stage, Weight, WeightDecl};
 

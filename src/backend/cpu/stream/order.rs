@@ -1,7 +1,7 @@
 //! The order in which a step uses the weights that are read from files.
 
 use super::FileWeight;
-use crate::cpu::StoredWeight;
+use crate::cpu::weights::StoredWeight;
 use sterna_program::{Expert, Program, Stage, Weight};
 
 /// A piece of a weight.

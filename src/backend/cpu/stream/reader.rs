@@ -13,9 +13,10 @@ use std::thread::JoinHandle;
 use super::FileWeight;
 use super::order::{Next, Order, Piece, pieces};
 use crate::cpu::alloc::PartAllocator;
-use crate::cpu::simd::{Aligned, Heap};
-use crate::cpu::{NAME, StoredWeight};
+use crate::cpu::system::NAME;
+use crate::cpu::weights::StoredWeight;
 use crate::{BackendError, MemoryKind};
+use sterna_cpu_kernels::{Aligned, Heap};
 use sterna_program::{Program, Weight};
 
 /// Buffer for a piece.

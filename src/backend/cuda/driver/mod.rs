@@ -14,8 +14,7 @@ pub mod simt;
 use std::any::Any;
 use std::ops::Range;
 
-use super::BackendError;
-use crate::{CardRates, Overhead};
+use crate::{BackendError, CardRates, Overhead};
 
 pub use blocks::Blocks;
 pub use on_paper::OnPaper;

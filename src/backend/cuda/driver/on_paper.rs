@@ -2,7 +2,7 @@
 
 use super::cards::Spec;
 use super::{Address, Driver, Kernel, Launch, Limits, Mailboxes, Piece, Recording};
-use crate::cuda::kernel_names;
+use crate::cuda::kernels;
 use crate::{BackendError, CardRates, Overhead};
 
 /// Bytes that a context takes per multiprocessor. 107 MiB on an RTX 4060 Ti (34 of them) and 555 MiB on an
@@ -20,7 +20,7 @@ pub struct OnPaper {
 impl OnPaper {
     /// A GPU with `memory_bytes` of memory, all of it free.
     pub fn new(card: &'static Spec, memory_bytes: u64) -> Self {
-        Self { card, memory_bytes, kernels: kernel_names().collect() }
+        Self { card, memory_bytes, kernels: kernels::all().map(|name| name.to_string()).collect() }
     }
 }
 

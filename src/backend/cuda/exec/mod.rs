@@ -1,27 +1,33 @@
 //! A compiled program: its launches, recorded once, and the run of a step. `with_host.rs` runs steps in which
 //! the CPU takes part.
 
+mod memory;
+mod variant;
 mod with_host;
 
 use std::ops::Range;
 
 use super::alloc::{Allocator, Counter};
-use super::driver::{Address, Driver, Launch, Limits, Recording};
+use super::cx::Shape;
+use super::driver::{Address, Driver, Limits};
 use super::host::{Host, Piece, Stages};
+use super::linear::shared::part;
+use super::lower::{Lowered, macs};
 use super::memory::Memory;
-use super::params::NextWeights;
 use super::picks::Picks;
 use super::profile::{Profile, Profiling};
 use super::stream::{Layout, MinBatch, Segment, Stream, Streaming, weight_parts};
-use super::weight::{DeviceWeight, Products, device_bytes};
-use super::{Cx, Shape, attend, attn_in, experts, heads, kernels, launches, linear};
+use super::tiled::{MMA_LEAST, is_tiled};
+use super::weight::{DeviceWeight, Products};
+use super::{attend, heads, mixture};
 use crate::device::pages;
 use crate::device::plan::Missing;
 use crate::device::sampling::Sampler;
 use crate::device::step::Image;
 use crate::device::tiles::Tiling;
 use crate::{BackendError, DeviceMemory, KvPage, Overhead, StageTime, assert_declared};
-use sterna_program::{Buf, Linear, Program, Sampling, Stage, Step};
+use sterna_program::{Buf, Program, Sampling, Step};
+use variant::{Recorder, Variant};
 
 /// A program with its memory and launches.
 pub struct Compiled {
@@ -45,20 +51,6 @@ pub struct Compiled {
     pieces: Vec<Piece>,
 }
 
-/// The launches for steps up to a shape.
-struct Variant {
-    shape: Shape,
-    segments: Vec<Segment>,
-    /// The launches of each stage on its own.
-    launches: Vec<Vec<Launch>>,
-    /// Recordings of each segment's stages; empty if no step runs on the GPU alone.
-    recordings: Vec<Recording>,
-    /// For stages that the CPU computes, the launches that follow their products.
-    tails: Vec<Vec<Launch>>,
-    /// Recordings of the GPU's pieces of a step in which the CPU takes part; `None` for the CPU's.
-    pieces: Vec<Option<Recording>>,
-}
-
 /// The streamed weights of a program, and the CPU backend that may compute with them.
 pub struct Streamed<'a> {
     pub layout: &'a Layout,
@@ -78,18 +70,24 @@ fn shapes(p: &Program, of_card: Limits) -> Vec<Shape> {
     let with_outputs = |rows: usize| {
         let most = rows.min(limits.outputs);
         let outputs = if most == 1 { vec![1] } else { vec![1, most] };
-        let tiled =
-            [false, true].into_iter().filter(move |tiled| !tiled || (can_tile && rows >= attend::MMA_LEAST));
+        let tiled = [false, true].into_iter().filter(move |tiled| !tiled || (can_tile && rows >= MMA_LEAST));
         let outputs = outputs.into_iter();
         outputs.flat_map(move |outputs| tiled.clone().map(move |tiled| Shape { rows, outputs, tiled }))
     };
     rows.into_iter().flat_map(with_outputs).collect()
 }
 
+/// Rows of the largest shape that also gets launches for steps in which the CPU takes part; 0 if there are
+/// none.
+fn most_with_host(shapes: &[Shape], host: Option<&Host>) -> usize {
+    let most = host.map_or(0, Host::most_taken);
+    shapes.iter().map(|shape| shape.rows).find(|rows| most > 0 && *rows >= most).unwrap_or(0)
+}
+
 /// Rows of the largest steps in which experts may be read directly from host memory.
 fn most_in_place(p: &Program, limits: Limits) -> usize {
     let rows = shapes(p, limits).into_iter().map(|shape| shape.rows);
-    rows.filter(|rows| experts::reads_chosen(p, limits, *rows)).max().unwrap_or(0)
+    rows.filter(|rows| mixture::reads_chosen(p, limits, *rows)).max().unwrap_or(0)
 }
 
 /// Allocates the memory of a compiled program except weights, or counts it.
@@ -100,7 +98,7 @@ fn alloc<A: Allocator + ?Sized>(
     profiling: Option<Profiling>,
 ) -> Result<(Memory, Option<Profile>), BackendError> {
     let rows: Vec<usize> = shapes(p, limits).iter().map(|shape| shape.rows).collect();
-    let memory = Memory::new(on, p, limits, &rows)?;
+    let memory = memory::alloc(on, p, limits, &rows)?;
     let profile = profiling.map(|how| Profile::new(on, how, p.stages.len())).transpose()?;
     Ok((memory, profile))
 }
@@ -122,9 +120,10 @@ pub fn plan(
     p.check()?;
     let mut missing = Missing::of_rows(p.limits.rows);
     for (_, stage) in &p.stages {
-        match kernels(p, stage, driver.limits()) {
+        match Lowered::of(p, stage).kernels(p, driver.limits()) {
             Ok(names) => names
                 .into_iter()
+                .map(|name| name.to_string())
                 .filter(|name| driver.kernel(name).is_none())
                 .for_each(|name| missing.add(name)),
             Err(what) => missing.add(what),
@@ -132,7 +131,7 @@ pub fn plan(
         for linear in stage.linears().1 {
             let w = p.weight_decl(linear.w);
             let products = Products::of(w.ty, linear.act);
-            if products.is_some_and(|products| linear::part(products, driver.limits(), w.cols, 1).is_none()) {
+            if products.is_some_and(|products| part(products, driver.limits(), w.cols, 1).is_none()) {
                 missing.add(format!("rows of {} inputs of {}", w.cols, w.ty.name()));
             }
         }
@@ -142,9 +141,9 @@ pub fn plan(
     let layout = layout(driver, p, streaming, profiling)?;
     let host_rows = host_rows(p, &layout, streaming);
     let shared_bytes = Stages::file_bytes(p, &layout, host_rows);
-    if shared_bytes > 0 && driver.kernel(heads::KERNEL).is_none() {
+    if shared_bytes > 0 && driver.kernel(&heads::KERNEL.to_string()).is_none() {
         let mut missing = Missing::default();
-        missing.add(heads::KERNEL.to_owned());
+        missing.add(heads::KERNEL.to_string());
         missing.check(driver.name())?;
     }
     let mut counter = Counter::default();
@@ -169,7 +168,7 @@ pub fn plan(
         in_place_rows: most_in_place(p, driver.limits()),
         streamed_layers: layout.n_streamed(),
         rates: driver.rates(),
-        macs: linear::macs(p),
+        macs: macs(p),
         free_bytes,
         margin_bytes: free_bytes.map_or(0, |free| LEAST_MARGIN_BYTES.max(free / 100 * 3)),
     })
@@ -207,26 +206,6 @@ fn recordings(p: &Program, limits: Limits) -> Overhead {
     }
 }
 
-/// The weights that the stage after stage `i` reads first, at most as many bytes as are worth prefetching;
-/// none if they are not on the GPU by then.
-fn next_weights(
-    p: &Program,
-    weights: &[DeviceWeight],
-    limits: Limits,
-    is_there: impl Fn(usize) -> bool,
-    i: usize,
-) -> NextWeights {
-    let next = p.stages.get(i + 1).filter(|_| is_there(i + 1));
-    let linears = next.map(|(_, stage)| stage.linears().1);
-    let first = linears.and_then(|linears| linears.into_iter().next());
-    let of = |linear: &Linear| {
-        let decl = p.weight_decl(linear.w);
-        let bytes = device_bytes(decl).min(limits.prefetch_bytes);
-        NextWeights { data: weights[linear.w.0 as usize].data, bytes }
-    };
-    first.map_or(NextWeights { data: 0, bytes: 0 }, of)
-}
-
 impl Compiled {
     /// Allocates everything that a step needs besides the weights, and records the launches of every shape.
     ///
@@ -243,93 +222,39 @@ impl Compiled {
         assert_declared(p, weights.iter().map(|w| (w.ty, w.rows, w.cols)));
         let limits = driver.limits();
         let (mut memory, profile) = alloc(driver, p, limits, profiling)?;
-        memory.fill(driver, p, &weights, in_place.as_deref())?;
+        memory::fill(&mut memory, driver, p, &weights, in_place.as_deref())?;
         let image = memory.step.image();
-        let mut host = host.map(|(mut host, min_batch)| {
-            host.choose(driver, p, layout, &mut stream, min_batch)?;
-            Ok::<_, BackendError>(host)
-        });
-        let mut host = host.take().transpose()?;
+        let mut host = match host {
+            Some((mut host, min_batch)) => {
+                host.choose(driver, p, layout, &mut stream, min_batch)?;
+                Some(host)
+            }
+            None => None,
+        };
         let (min_batch, why) = host.as_ref().map_or((1, ""), Host::chosen);
-        let all = shapes(p, limits);
         let most_in_place = in_place.as_ref().map(|_| most_in_place(p, limits));
         let note = layout.note(min_batch, why, most_in_place);
         if layout.copies() {
             host = host.filter(|host| host.most_taken() > 0);
         }
         let pieces = host.as_ref().map_or_else(Vec::new, |host| host.pieces(p));
-        let mut variants = Vec::new();
-        // Shapes of up to this many rows also get launches for steps in which the CPU takes part.
-        let most = host.as_ref().map_or(0, Host::most_taken);
-        let most = all.iter().map(|shape| shape.rows).find(|rows| most > 0 && *rows >= most).unwrap_or(0);
-        for shape in all {
-            let in_place = most_in_place.is_some_and(|most| shape.rows <= most);
-            let segments = match in_place {
-                true => vec![Segment { stages: 0..p.stages.len(), layer: None }],
-                false => layout.segments(p.stages.len()),
-            };
-            let card = &*driver;
-            let cx = |i: usize, next: NextWeights, whole: bool| Cx {
-                p,
-                driver: card,
-                limits,
-                weights: &weights,
-                memory: &memory,
-                shape,
-                stage: i,
-                next,
-                whole,
-                in_place,
-            };
-            let of_stages = |whole: bool, is_there: &dyn Fn(usize) -> bool| -> Vec<_> {
-                let of_stage = |(i, (_, stage)): (usize, &(String, Stage))| {
-                    launches(&cx(i, next_weights(p, &weights, limits, is_there, i), whole), stage)
-                };
-                p.stages.iter().enumerate().map(of_stage).collect()
-            };
-            let is_there = |i: usize| {
-                let is_copied = segments.iter().any(|next| next.layer.is_some() && next.stages.start == i);
-                let never = !layout.copies() && host.as_ref().is_some_and(|host| host.has(i));
-                !is_copied && !never
-            };
-            let (launches, recorded) = (of_stages(false, &is_there), of_stages(true, &is_there));
-            let recorded = match &profile {
-                Some(profile) => profile.around(driver, recorded),
-                None => recorded,
-            };
-            let with_host = host.as_ref().filter(|_| shape.rows <= most).map(|host| {
-                let is_cards = |i: usize| !host.has(i);
-                let tails = |whole: bool| -> Vec<Vec<Launch>> {
-                    let tail = |(i, (_, stage)): (usize, &(String, Stage))| match stage {
-                        Stage::AttnIn(s) if host.has(i) => {
-                            let kv_cols = p.weight_decl(s.wk.w).rows;
-                            let none = NextWeights { data: 0, bytes: 0 };
-                            attn_in::after_products(&cx(i, none, whole), s, host.keys_and_values(kv_cols))
-                        }
-                        _ => Vec::new(),
-                    };
-                    p.stages.iter().enumerate().map(tail).collect()
-                };
-                (tails(false), tails(true), of_stages(true, &is_cards))
-            });
-            let record = |segment: &Segment| driver.record(recorded[segment.stages.clone()].concat());
-            let whole = if layout.copies() { segments.as_slice() } else { &[] };
-            let recordings = whole.iter().map(record).collect::<Result<_, _>>()?;
-            let (mut of_pieces, mut tails) = (Vec::new(), Vec::new());
-            if let Some((single, whole, launches)) = with_host {
-                for piece in &pieces {
-                    let Piece::Card(tail, stages) = piece else {
-                        of_pieces.push(None);
-                        continue;
-                    };
-                    let tail = tail.map_or(&[][..], |tail| &whole[tail]);
-                    let all = [tail, &launches[stages.clone()].concat()].concat();
-                    of_pieces.push(Some(driver.record(all)?));
-                }
-                tails = single;
-            }
-            variants.push(Variant { shape, segments, launches, recordings, tails, pieces: of_pieces });
-        }
+        let shapes = shapes(p, limits);
+        let stages = Lowered::all(p);
+        let recorder = Recorder {
+            p,
+            stages: &stages,
+            limits,
+            layout,
+            weights: &weights,
+            memory: &memory,
+            profile: profile.as_ref(),
+            host: host.as_ref(),
+            pieces: &pieces,
+            most_in_place: most_in_place.unwrap_or(0),
+            most_with_host: most_with_host(&shapes, host.as_ref()),
+        };
+        let variants = shapes.into_iter().map(|shape| recorder.variant(driver, shape));
+        let variants = variants.collect::<Result<_, _>>()?;
         let (program, tiling, sampler) = (p.clone(), attend::tiling(p, limits), Sampler::new(p));
         Ok(Self { program, memory, image, variants, tiling, sampler, profile, stream, host, note, pieces })
     }
@@ -508,7 +433,7 @@ impl Compiled {
             return Ok(None);
         }
         self.memory.picks.assert_there(step);
-        let tiling = self.tiling.filter(|tiling| attend::is_tiled(step.rows, *tiling));
+        let tiling = self.tiling.filter(|tiling| is_tiled(step.rows, *tiling));
         let Memory { picks, step: memory, .. } = &self.memory;
         memory.write(driver, &mut self.image, step, self.sampler.n_vocab(), picks, tiling)?;
         let fits = |shape: Shape| {

@@ -12,13 +12,13 @@ use super::call::{Called, fail};
 use super::code::FATBINS;
 use crate::BackendError;
 use crate::cuda::driver::Launch;
-use crate::cuda::kernel_names;
+use crate::cuda::kernels::all;
 
 /// Loaded modules, and their kernels.
 #[derive(Default)]
 pub struct Kernels {
     modules: Vec<sys::CUmodule>,
-    /// One per name of [`kernel_names`], if the kernel exists.
+    /// One per name of [`all`], if the kernel exists.
     found: Vec<Option<LoadedKernel>>,
 }
 
@@ -40,8 +40,11 @@ impl Kernels {
             let module = module.map_err(|err| fail("cuModuleLoadData", format!("{file}: {err} ({code})")))?;
             self.modules.push(module);
         }
-        for name in kernel_names() {
-            let found = self.find(&name)?.map(|function| LoadedKernel::new(function, about)).transpose()?;
+        for name in all() {
+            let found = self
+                .find(&name.to_string())?
+                .map(|function| LoadedKernel::new(function, about))
+                .transpose()?;
             self.found.push(found);
         }
         Ok(())
@@ -62,7 +65,7 @@ impl Kernels {
         Ok(None)
     }
 
-    /// True if the kernel at this index of [`kernel_names`] exists.
+    /// True if the kernel at this index of [`all`] exists.
     pub fn has(&self, at: usize) -> bool {
         self.found[at].is_some()
     }
@@ -74,7 +77,7 @@ impl Kernels {
         let bytes = size_of_val(launch.params.as_slice());
         match found.params_bytes {
             Some(want) if want != bytes => {
-                let name = kernel_names().nth(at).unwrap_or_default();
+                let name = all().nth(at).map(|name| name.to_string()).unwrap_or_default();
                 Err(fail("launch", format!("{bytes} bytes of parameters for {name}, which takes {want}")))
             }
             _ => Ok(found.function),

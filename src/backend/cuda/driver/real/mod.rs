@@ -22,7 +22,6 @@ use self::call::{Called, NAME, fail};
 use self::kernels::Kernels;
 use self::ring::Copies;
 use self::staging::Staging;
-use super::super::kernel_names;
 use super::cards::Spec;
 use super::{Address, Blocks, Driver, Kernel, Launch, Limits, Mailboxes, Piece, Recording, Ring, same_kind};
 use crate::{BackendError, CardRates};
@@ -310,7 +309,7 @@ impl Driver for Card {
     }
 
     fn kernel(&self, name: &str) -> Option<Kernel> {
-        let at = kernel_names().position(|kernel| kernel == name)?;
+        let at = crate::cuda::kernels::all().position(|kernel| kernel.to_string() == name)?;
         self.kernels.has(at).then_some(Kernel(at as u32))
     }
 

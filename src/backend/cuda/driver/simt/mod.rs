@@ -15,6 +15,7 @@ use self::ring::Copies;
 use super::cards::{SMALL, Spec};
 use super::{Address, Driver, Kernel, Launch, Limits, Mailboxes, Piece, Recording, Ring, same_kind};
 use crate::BackendError;
+use crate::cuda::kernels;
 
 const NAME: &str = "cuda-simt";
 
@@ -43,7 +44,7 @@ impl Simt {
 
     /// The same with the geometry of a given GPU.
     pub fn of_card(cores: u32, seed: u64, card: &'static Spec) -> Self {
-        let kernels = super::super::kernel_names().filter_map(|name| CString::new(name).ok());
+        let kernels = kernels::all().filter_map(|name| CString::new(name.to_string()).ok());
         let kernels = kernels.filter(|name| host::kernel(name).is_some()).collect();
         let (recordings, rings) = (Vec::new(), Vec::new());
         let host = Host::new(cores);

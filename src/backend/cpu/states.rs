@@ -1,0 +1,84 @@
+//! The recurrent states of gated delta nets.
+
+use std::ops::Range;
+
+use super::alloc::PartAllocator;
+use crate::memory::STATES_PART;
+use crate::{KvPage, MemoryKind};
+use sterna_cpu_kernels::{Aligned, Allocator};
+use sterna_program::{Limits, StateDecl, Step};
+
+/// One layer's states.
+pub struct States {
+    pub decl: StateDecl,
+    /// `[slots, n_heads, head_dim / COLUMNS, head_dim, COLUMNS]`: the matrices `S`, transposed.
+    pub matrices: Aligned<f32>,
+    /// `[slots, taps - 1, channels]`: the last inputs of the convolution, which it reads again.
+    pub tails: Aligned<f32>,
+}
+
+impl States {
+    pub fn new(on: &mut impl PartAllocator, decl: StateDecl, limits: Limits) -> Self {
+        let on = on.part(MemoryKind::Kv, STATES_PART);
+        let room = |on: &mut _, elems: usize| Allocator::aligned(on, limits.states.saturating_mul(elems));
+        let (matrices, tails) = (room(on, decl.matrix_elems()), room(on, decl.tail_elems()));
+        Self { decl, matrices, tails }
+    }
+
+    /// Bytes of a page; 0 if it is not a page of states.
+    pub fn page_bytes(&self, page: KvPage) -> usize {
+        if matches!(page, KvPage::State(_)) { self.decl.bytes() } else { 0 }
+    }
+
+    /// Copies a slot to the front of `out`, and returns the rest of `out`.
+    pub fn read_page<'a>(&self, page: KvPage, out: &'a mut [u8]) -> &'a mut [u8] {
+        let KvPage::State(slot) = page else { return out };
+        let (elems, slot) = (self.parts(), slot as usize);
+        [&self.matrices, &self.tails].into_iter().zip(elems).fold(out, |out, (from, elems)| {
+            let (to, rest) = out.split_at_mut(elems * size_of::<f32>());
+            to.copy_from_slice(bytemuck::cast_slice(&from[slot * elems..][..elems]));
+            rest
+        })
+    }
+
+    /// The reverse of [`read_page`](Self::read_page); returns the rest of `bytes`.
+    pub fn write_page<'a>(&mut self, page: KvPage, bytes: &'a [u8]) -> &'a [u8] {
+        let KvPage::State(slot) = page else { return bytes };
+        let (elems, slot) = (self.parts(), slot as usize);
+        [&mut self.matrices, &mut self.tails].into_iter().zip(elems).fold(bytes, |bytes, (to, elems)| {
+            let (from, rest) = bytes.split_at(elems * size_of::<f32>());
+            bytemuck::cast_slice_mut(&mut to[slot * elems..][..elems]).copy_from_slice(from);
+            rest
+        })
+    }
+
+    fn parts(&self) -> [usize; 2] {
+        [self.decl.matrix_elems(), self.decl.tail_elems()]
+    }
+
+    /// Initialises the slots that sequences write, from the states that they continue or with zeros.
+    pub fn begin(&mut self, step: &Step<'_>) {
+        for run in step.runs() {
+            let slots = step.pages.state(step.rows[run.start].seq).expect("the step was checked");
+            let (to, parts) = (slots.to as usize, self.parts());
+            for (data, elems) in [&mut self.matrices, &mut self.tails].into_iter().zip(parts) {
+                match slots.from.map(|from| from as usize) {
+                    None => data[to * elems..][..elems].fill(0.0),
+                    Some(from) if from != to => {
+                        data.copy_within(from * elems..(from + 1) * elems, to * elems)
+                    }
+                    Some(_) => {}
+                }
+            }
+        }
+    }
+
+    /// Stores the last rows of `u`, `[rows, channels]`, that the convolution will read again.
+    pub fn keep_tail(&mut self, run: Range<usize>, slot: usize, u: &[f32]) {
+        let (channels, kept) = (self.decl.channels(), self.decl.taps - 1);
+        let tail = &mut self.tails[slot * kept * channels..][..kept * channels];
+        let new = run.len().min(kept);
+        tail.copy_within(new * channels.., 0);
+        tail[(kept - new) * channels..].copy_from_slice(&u[(run.end - new) * channels..run.end * channels]);
+    }
+}

@@ -1,0 +1,173 @@
+//! Distribution of a linear layer's work over blocks: one function per way of multiplying.
+
+use super::shared::{Part, norm_bytes, part};
+use super::way::Way;
+use crate::cuda::driver::Limits;
+use crate::cuda::occupancy;
+use crate::cuda::params::{
+    LINEAR_ROWS, LINEAR_THREADS, MMA_CODES_ROWS, MMA_CODES_SHARED_BYTES, MMA_FEW_SHARED_BYTES,
+    MMA_HALVES_SHARED_BYTES, MMA_INTS_COLS, MMA_INTS_SHARED_BYTES, MMA_ROWS,
+};
+use crate::cuda::weight::Products;
+
+/// Warps of a block.
+pub const WARPS: usize = LINEAR_THREADS as usize / 32;
+
+/// Distribution of a stage's rows of weights over warps.
+#[derive(Clone, Copy)]
+pub struct Work {
+    /// Rows of weights, of all layers.
+    pub rows: usize,
+    /// True if pairs of rows must be in the same warp.
+    pub paired: bool,
+}
+
+/// Blocks of a launch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    pub blocks: usize,
+    /// Tiles of the step's rows that have blocks of their own.
+    pub tiles: usize,
+    /// Warps per block.
+    pub warps: usize,
+    pub shared_bytes: usize,
+    /// Lanes that share a row of weights.
+    pub lanes_log2: u32,
+    /// Chunks of a row of activations in shared memory at a time.
+    pub part_chunks: usize,
+}
+
+/// The products of one launch.
+#[derive(Clone, Copy)]
+pub struct Problem {
+    pub products: Products,
+    pub limits: Limits,
+    /// Inputs.
+    pub cols: usize,
+    /// Rows of activations.
+    pub rows: usize,
+    pub work: Work,
+    /// True if each block normalises its rows.
+    pub is_normed: bool,
+}
+
+impl Problem {
+    /// The blocks of the products in this way.
+    ///
+    /// # Panics
+    /// If the inputs are too long, which the plan rejects first.
+    pub fn geometry(&self, way: Way) -> Geometry {
+        match way {
+            Way::Single | Way::Dp4a => self.by_row(),
+            Way::Rows => self.by_rows(),
+            Way::Ints => self.ints(self.cols.div_ceil(MMA_INTS_COLS as usize)),
+            Way::IntBlocks => self.ints(1),
+            Way::Halves => self.halves(),
+            Way::Few => self.few(),
+            Way::Codes => self.codes(),
+        }
+    }
+
+    /// Shared memory of a block that holds one row of activations.
+    pub fn single_bytes(&self) -> usize {
+        let norm = if self.is_normed { norm_bytes(self.cols) } else { 0 };
+        self.part(1).shared_bytes.max(norm)
+    }
+
+    fn by_row(&self) -> Geometry {
+        self.without_tensor_cores(self.part(1), self.single_bytes())
+    }
+
+    fn by_rows(&self) -> Geometry {
+        let part = self.part(LINEAR_ROWS as usize);
+        self.without_tensor_cores(part, part.shared_bytes)
+    }
+
+    /// Units are dealt to blocks round robin: one block per multiprocessor if its warps suffice for all
+    /// units. Several waves of blocks are only needed for the sums that each block keeps from part to part.
+    fn without_tensor_cores(&self, part: Part, shared_bytes: usize) -> Geometry {
+        let lanes_log2 = lanes_log2(self.limits, self.products.chunks(self.cols), self.work);
+        let (units, multiprocessors) = (self.units(lanes_log2), self.multiprocessors());
+        let wave =
+            if units <= multiprocessors * WARPS { multiprocessors } else { self.resident(shared_bytes) };
+        let least = units.div_ceil(WARPS.saturating_mul(part.units));
+        let blocks = units.clamp(1, least.max(1).next_multiple_of(wave));
+        Geometry { blocks, tiles: 1, warps: WARPS, shared_bytes, lanes_log2, part_chunks: part.chunks }
+    }
+
+    /// Blocks have equal shares of all spans of columns, or of all tiles if these are not split.
+    fn ints(&self, spans: usize) -> Geometry {
+        let shared_bytes = MMA_INTS_SHARED_BYTES as usize;
+        let (shares, resident) =
+            (tiles_of_ints(self.work.rows, self.rows) * spans, self.resident(shared_bytes));
+        let full = if shares < resident { self.multiprocessors() } else { resident };
+        self.on_tensor_cores(shares.min(full), shared_bytes)
+    }
+
+    /// A warp has two sets of rows at a time, and tiles of the step share the GPU.
+    fn halves(&self) -> Geometry {
+        let shared_bytes = MMA_HALVES_SHARED_BYTES as usize;
+        let tiles = self.rows.div_ceil(MMA_ROWS as usize);
+        let most = self.resident(shared_bytes).div_ceil(tiles);
+        let blocks = self.units(MMA_LANES_LOG2).div_ceil(2 * WARPS).clamp(1, most);
+        Geometry { tiles, ..self.on_tensor_cores(blocks, shared_bytes) }
+    }
+
+    fn few(&self) -> Geometry {
+        let shared_bytes = MMA_FEW_SHARED_BYTES as usize;
+        self.on_tensor_cores(self.units(MMA_LANES_LOG2).min(self.resident(shared_bytes)), shared_bytes)
+    }
+
+    /// If tiles leave multiprocessors idle, each tile has only half as many rows of weights.
+    fn codes(&self) -> Geometry {
+        let shared_bytes = MMA_CODES_SHARED_BYTES as usize;
+        let units = self.units(MMA_LANES_LOG2);
+        let tiles = |warps: usize| units.div_ceil(warps) * self.rows.div_ceil(MMA_CODES_ROWS as usize);
+        let warps = if tiles(WARPS) < self.multiprocessors() { WARPS / 2 } else { WARPS };
+        let blocks = tiles(warps).min(self.resident(shared_bytes));
+        Geometry { warps, ..self.on_tensor_cores(blocks, shared_bytes) }
+    }
+
+    fn on_tensor_cores(&self, blocks: usize, shared_bytes: usize) -> Geometry {
+        let part_chunks = self.part(1).chunks;
+        Geometry { blocks, tiles: 1, warps: WARPS, shared_bytes, lanes_log2: MMA_LANES_LOG2, part_chunks }
+    }
+
+    fn part(&self, rows: usize) -> Part {
+        part(self.products, self.limits, self.cols, rows).expect("the plan rejects it first")
+    }
+
+    /// Sets of weight rows that a warp has at a time.
+    fn units(&self, lanes_log2: u32) -> usize {
+        self.work.rows.div_ceil(32 >> lanes_log2)
+    }
+
+    fn multiprocessors(&self) -> usize {
+        self.limits.multiprocessors as usize
+    }
+
+    /// Resident blocks. Kernels have registers for two per multiprocessor; shared memory may allow only one.
+    fn resident(&self, shared_bytes: usize) -> usize {
+        let each = occupancy::by_shared(self.limits, shared_bytes as u32).clamp(1, 2);
+        self.multiprocessors() * each as usize
+    }
+}
+
+/// Lanes that share a row of weights on tensor cores.
+const MMA_LANES_LOG2: u32 = 1;
+
+/// Tiles of integer products on tensor cores, for `of_weights` rows of weights by `rows` rows of the step.
+pub fn tiles_of_ints(of_weights: usize, rows: usize) -> usize {
+    of_weights.div_ceil(16 * WARPS) * rows.div_ceil(MMA_ROWS as usize)
+}
+
+/// Lanes that share a row: 8, which read one cache line of it at a time; more if rows are long, or so few
+/// that there would be fewer than four warps per multiprocessor.
+pub fn lanes_log2(limits: Limits, chunks: usize, work: Work) -> u32 {
+    let most = if work.paired { 4 } else { 5 };
+    let enough = |lanes: usize| {
+        let warps = work.rows * lanes / 32;
+        chunks <= 8 * lanes && (warps >= 4 * limits.multiprocessors as usize || chunks <= lanes)
+    };
+    (3..most).find(|log2| enough(1 << log2)).unwrap_or(most)
+}

@@ -1,0 +1,72 @@
+//! The ways of multiplying, and the choice among them.
+
+use super::shared::part;
+use crate::cuda::driver::Limits;
+use crate::cuda::params::{LINEAR_ROWS, MMA_FEW_ROWS};
+use crate::cuda::weight::{Mma, Products};
+
+/// A way of multiplying, for which every stage with linear layers has a kernel per type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// Row by row.
+    Single,
+    /// Row by row, quantised by block.
+    Dp4a,
+    /// Several rows at a time.
+    Rows,
+    /// Integers on tensor cores, with one scale per tensor or row of weights.
+    Ints,
+    /// Integers on tensor cores, with a scale per block.
+    IntBlocks,
+    /// Halves on tensor cores.
+    Halves,
+    /// Codes on tensor cores, for a few rows.
+    Few,
+    /// Codes on tensor cores, for many rows.
+    Codes,
+}
+
+impl Way {
+    /// The ways of products with these operands on tensor cores; the first one is for single rows.
+    pub const fn of(mma: Option<Mma>) -> &'static [Self] {
+        match mma {
+            None => &[Self::Single, Self::Rows],
+            Some(Mma::Ints) => &[Self::Single, Self::Ints],
+            Some(Mma::IntBlocks) => &[Self::Single, Self::Rows, Self::IntBlocks],
+            Some(Mma::Halves) => &[Self::Single, Self::Rows, Self::Halves],
+            Some(Mma::Codes) => &[Self::Dp4a, Self::Few, Self::Codes],
+        }
+    }
+
+    /// The way for `rows` rows of `cols` inputs.
+    pub fn choose(products: Products, limits: Limits, cols: usize, rows: usize) -> Self {
+        match products.mma {
+            Some(mma) if rows >= mma.least_rows() => match mma {
+                Mma::Ints => Self::Ints,
+                Mma::IntBlocks => Self::IntBlocks,
+                Mma::Halves => Self::Halves,
+                Mma::Codes if rows <= MMA_FEW_ROWS as usize => Self::Few,
+                Mma::Codes => Self::Codes,
+            },
+            _ if rows > 1 && part(products, limits, cols, LINEAR_ROWS as usize).is_some() => Self::Rows,
+            mma => Self::of(mma)[0],
+        }
+    }
+
+    /// The kind in its kernels' names.
+    pub const fn kind(self) -> &'static str {
+        match self {
+            Self::Single => "",
+            Self::Dp4a => "dp4a",
+            Self::Rows => "rows",
+            Self::Ints | Self::IntBlocks | Self::Halves => "mma",
+            Self::Few => "few",
+            Self::Codes => "codes",
+        }
+    }
+
+    /// True if it uses tensor cores.
+    pub fn is_on_tensor_cores(self) -> bool {
+        !matches!(self, Self::Single | Self::Dp4a | Self::Rows)
+    }
+}

@@ -1,0 +1,59 @@
+//! The lowering of a stage to operations, which the plan and the compiled program ask for everything else.
+
+use super::cx::Cx;
+use super::driver::{Launch, Limits};
+use super::kernel_name::KernelName;
+use super::op::Ops;
+use super::{attend, attn_in, delta_in, ffn_in, logits, proj_add};
+use crate::Macs;
+use sterna_program::{Program, Stage};
+
+/// A stage as its operations.
+pub struct Lowered<'a>(Ops<'a>);
+
+impl<'a> Lowered<'a> {
+    pub fn of(p: &Program, stage: &'a Stage) -> Self {
+        Self(match stage {
+            Stage::Embed(s) => vec![Box::new(s)],
+            Stage::AttnIn(s) => attn_in::lower(p, s),
+            Stage::Attend(s) => attend::lower(p, s),
+            Stage::DeltaIn(s) => delta_in::lower(s),
+            Stage::Delta(s) => vec![Box::new(s)],
+            Stage::ProjAdd(s) => proj_add::lower(p, s),
+            Stage::FfnIn(s) => ffn_in::lower(p, s),
+            Stage::Experts(s) => vec![Box::new(s)],
+            Stage::Logits(s) => logits::lower(s),
+            Stage::Sample(s) => vec![Box::new(s)],
+        })
+    }
+
+    /// All stages of a program.
+    pub fn all(p: &'a Program) -> Vec<Self> {
+        p.stages.iter().map(|(_, stage)| Self::of(p, stage)).collect()
+    }
+
+    /// The kernels of the stage.
+    ///
+    /// # Errors
+    /// The missing kernel or feature, for a message.
+    pub fn kernels(&self, p: &Program, limits: Limits) -> Result<Vec<KernelName>, String> {
+        let all: Vec<_> = self.0.iter().map(|op| op.kernels(p, limits)).collect::<Result<_, _>>()?;
+        Ok(all.concat())
+    }
+
+    /// Floats per row of the products that are kept between the stage's launches.
+    pub fn kept(&self, p: &Program) -> usize {
+        self.0.iter().map(|op| op.kept(p)).max().unwrap_or(0)
+    }
+
+    pub fn launches(&self, cx: &Cx<'_>) -> Vec<Launch> {
+        self.0.iter().flat_map(|op| op.launches(cx)).collect()
+    }
+}
+
+/// Multiply-adds per row of a large batch, by the arithmetic that the launches use for them.
+pub fn macs(p: &Program) -> Macs {
+    let mut all = Macs::default();
+    Lowered::all(p).iter().flat_map(|stage| &stage.0).for_each(|op| op.add_macs(p, &mut all));
+    all
+}
