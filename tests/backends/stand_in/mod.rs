@@ -251,9 +251,7 @@ fn lost_cards_end_the_run() {
 fn old_drivers_are_reported_with_a_remedy() {
     let listed = text(&sterna("driver=11.8", &["devices"]).stdout);
     if listed.contains("the test driver") {
-        support::say(format_args!(
-            "not run: the kernels were built without a toolkit (scripts/setup-cuda)"
-        ));
+        support::say(format_args!("not run: the kernels were built without a toolkit (scripts/setup-cuda)"));
         return;
     }
     let stderr = greedy("driver=11.8", "cuda", &[]).unwrap_err();
