@@ -408,6 +408,14 @@ pub enum BackendError {
         /// Supported values, or backends that have the option.
         detail: String,
     },
+    /// An error that an option avoids.
+    #[error("{error}{}", way_out.concat())]
+    Avoidable {
+        /// The error.
+        error: Box<BackendError>,
+        /// The text before the option, the option by its path, and the text after it.
+        way_out: [&'static str; 3],
+    },
     /// There is no backend of that name in this build.
     #[error("no backend `{name}`: {detail}")]
     Unknown {
@@ -421,5 +429,19 @@ pub enum BackendError {
 impl BackendError {
     fn option(backend: &'static str, option: &str, detail: String) -> Self {
         Self::Option { backend, option: option.to_owned(), detail }
+    }
+
+    #[cfg(any(feature = "cuda", feature = "wgpu"))]
+    fn avoided_by(self, way_out: [&'static str; 3]) -> Self {
+        Self::Avoidable { error: Box::new(self), way_out }
+    }
+
+    /// The end of the message that names an option which avoids the error: the text before the option, the
+    /// option by its path, and the text after it.
+    pub fn way_out(&self) -> Option<[&'static str; 3]> {
+        match self {
+            Self::Avoidable { way_out, .. } => Some(*way_out),
+            _ => None,
+        }
     }
 }

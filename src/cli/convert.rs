@@ -118,7 +118,9 @@ impl ConvertArgs {
             threads: self.threads.and_then(|n| n.0).unwrap_or_else(physical_cores),
         };
         let dir = self.access.checkpoint(&self.dir)?;
-        let of_input = |err: &dyn std::fmt::Display| format!("{}: {err}", dir.display());
+        let of_input = |err: &(dyn std::error::Error + 'static)| {
+            format!("{}: {}", dir.display(), names::with_flags(err))
+        };
         let converter = Converter::open(&dir, &options).map_err(|err| of_input(&err))?;
         let quantizer = converter.quantizer().map_err(|err| of_input(&err))?;
         converter.notes().iter().for_each(|note| names::note("note", note));

@@ -9,6 +9,8 @@ use super::CliError;
 use super::Interrupted;
 #[cfg(feature = "hub")]
 use super::fetch::{self, Missing};
+#[cfg(feature = "hub")]
+use super::names;
 use crate::gguf::Header;
 #[cfg(feature = "hub")]
 use crate::hub::{Choice, HubOptions, Name, Token, is_prefixed};
@@ -202,7 +204,9 @@ impl AccessArgs {
 #[cfg(feature = "hub")]
 impl AccessArgs {
     fn get_checkpoint(&self, text: &str) -> Result<PathBuf, CliError> {
-        let neither = |err: CliError| format!("{text}: no such folder, and not a model of the hub: {err}");
+        let neither = |err: CliError| {
+            format!("{text}: no such folder, and not a model of the hub: {}", names::with_flags(&*err))
+        };
         if self.hf_file.is_some() {
             return Err("--hf-file names a GGUF file, but a checkpoint is a whole repository".into());
         }

@@ -506,6 +506,7 @@ impl LoadArgs {
     fn way_out(&self, err: &BackendError) -> Option<String> {
         let n = self.device.gpu_layers.as_ref().filter(|_| self.backend() != self.backend)?;
         let way_out = "-ngl 0 runs on the CPU, and without -ngl the fastest device is used";
+        let err = names::with_flags(err);
         Some(format!("-ngl {n} needs an NVIDIA GPU: {err}; {way_out}"))
     }
 

@@ -6,10 +6,19 @@
 //! They are given at one definition, and apply to every subcommand with a flag of that long name.
 
 use std::collections::BTreeMap;
+use std::error::Error;
 use std::fmt::Display;
-use std::sync::OnceLock;
 
 use clap::{Arg, Command};
+
+use super::names;
+use crate::backend::BackendError;
+use crate::engine::{self, SamplerError};
+use crate::eval::importance::ImportanceError;
+use crate::gguf::GgufError;
+use crate::quantize::QuantizeError;
+use crate::synth::SynthError;
+use crate::tokenizer::TokenizerError;
 
 /// Other names of all flags, each with the long name of its flag without dashes.
 #[derive(Debug, Default)]
@@ -36,32 +45,6 @@ impl Names {
         let all = self.0.iter().map(|(name, flag)| (name.as_str(), flag.as_str()));
         all.filter(|(name, _)| name.starts_with("LLAMA_"))
     }
-
-    /// Replaces library options in a message by flags.
-    fn put_into(&self, said: &str) -> String {
-        let mut out = String::with_capacity(said.len());
-        let mut rest = said;
-        while let Some((before, flag, after)) = self.next_option(rest) {
-            out += before;
-            out += "--";
-            out += flag;
-            rest = after;
-        }
-        out + rest
-    }
-
-    /// Splits a text at the next option that has a flag: the text before, the flag, and the text after.
-    fn next_option<'a>(&'a self, text: &'a str) -> Option<(&'a str, &'a str, &'a str)> {
-        text.match_indices("::").find_map(|(middle, _)| {
-            let start = text[..middle].rfind(|c| !is_word(c)).map_or(0, |at| at + 1);
-            let end = text[middle + 2..].find(|c| !is_word(c)).map_or(text.len(), |at| middle + 2 + at);
-            Some((&text[..start], self.flag(&text[start..end])?, &text[end..]))
-        })
-    }
-}
-
-fn is_word(c: char) -> bool {
-    c.is_alphanumeric() || c == '_'
 }
 
 fn aliases(arg: &Arg) -> impl Iterator<Item = &str> {
@@ -84,23 +67,76 @@ pub fn as_typed(arg: Arg) -> Arg {
     arg.alias(None::<&'static str>).aliases(hidden).visible_aliases(visible)
 }
 
-/// The names in this program, built once at its start.
-static KNOWN: OnceLock<Names> = OnceLock::new();
-
-/// The names in this program, initialised on first use.
-pub fn known(names: impl FnOnce() -> Names) -> &'static Names {
-    KNOWN.get_or_init(names)
+/// Formats an error, with flags in place of the library options that it names.
+pub fn with_flags(err: &(dyn Error + 'static)) -> String {
+    if let Some(err) = err.downcast_ref::<engine::Error>() {
+        match err {
+            engine::Error::Option { option, want, got } => {
+                return format!("{}: want {want}, got {got}", flag(option));
+            }
+            engine::Error::Sampler(err) => return with_flags(err),
+            engine::Error::Backend(err) => return with_flags(err),
+            _ => {}
+        }
+    }
+    if let Some(SamplerError { option, want, got }) = err.downcast_ref() {
+        return format!("{}: want {want}, got {got}", flag(option));
+    }
+    if let Some(SynthError::Spec { what, detail }) = err.downcast_ref() {
+        return format!("{}: {detail}", flag(what));
+    }
+    if let Some(ImportanceError::Engine(err)) = err.downcast_ref() {
+        return with_flags(err);
+    }
+    match err.downcast_ref::<BackendError>() {
+        Some(BackendError::Option { backend, option, detail }) => {
+            return format!("backend {backend}: {}: {detail}", flag(&format!("DeviceOptions::{option}")));
+        }
+        Some(BackendError::Avoidable { error, way_out: [before, option, after] }) => {
+            return format!("{}{before}{}{after}", with_flags(&**error), flag(option));
+        }
+        _ => {}
+    }
+    let message = err.to_string();
+    let Some(way_out @ [before, option, after]) = way_out(err) else { return message };
+    let fault = message.strip_suffix(&way_out.concat()).unwrap_or(&message);
+    format!("{fault}{before}{}{after}", flag(option))
 }
 
-/// Formats a message of the library, with flags in place of its options.
-pub fn with_flags(said: &impl Display) -> String {
-    let said = said.to_string();
-    KNOWN.get().map_or(said.clone(), |names| names.put_into(&said))
+/// The end of an error's message that names an option: text, the option's path, and text.
+fn way_out(err: &(dyn Error + 'static)) -> Option<[&'static str; 3]> {
+    fn of<E: Error + 'static>(
+        err: &(dyn Error + 'static),
+        way_out: fn(&E) -> Option<[&'static str; 3]>,
+    ) -> Option<[&'static str; 3]> {
+        err.downcast_ref().and_then(way_out)
+    }
+    let of_feature = || {
+        #[cfg(feature = "hub")]
+        if let Some(found) = of(err, crate::hub::HubError::way_out) {
+            return Some(found);
+        }
+        #[cfg(feature = "convert")]
+        if let Some(found) = of(err, crate::convert::ConvertError::way_out) {
+            return Some(found);
+        }
+        None
+    };
+    of(err, engine::Error::way_out)
+        .or_else(|| of(err, GgufError::way_out))
+        .or_else(|| of(err, TokenizerError::way_out))
+        .or_else(|| of(err, QuantizeError::way_out))
+        .or_else(of_feature)
 }
 
-/// Prints a message of the library to stderr, with flags in place of its options.
+/// The flag that sets a library option, as it is typed; the option itself if there is none.
+fn flag(option: &str) -> String {
+    names().flag(option).map_or_else(|| option.to_owned(), |flag| format!("--{flag}"))
+}
+
+/// Prints a message to stderr.
 pub fn note(kind: &str, said: &impl Display) {
-    eprintln!("{kind}: {}", with_flags(said));
+    eprintln!("{kind}: {said}");
 }
 
 #[cfg(test)]
@@ -115,12 +151,21 @@ mod tests {
     const WITHOUT: &[&str] = &["BatchOptions::chunk", "EngineOptions::checkpoints", "EngineOptions::outputs"];
 
     #[test]
-    fn options_become_flags_and_all_else_stays() {
-        let said = "EngineOptions::n_ctx: want 1 to 9, got 0; EngineOptions::n_ctx sets it";
-        assert_eq!(names().put_into(said), "--ctx-size: want 1 to 9, got 0; --ctx-size sets it");
-        for said in ["", "EngineOptions::outputs: 0", "NoEngineOptions::n_ctx", "Options::n_ctx", "é::ü"] {
-            assert_eq!(names().put_into(said), said);
-        }
+    fn errors_name_flags() {
+        let of = |option| engine::Error::Option { option, want: "1 to 9".into(), got: "0".into() };
+        assert_eq!(with_flags(&of("EngineOptions::n_ctx")), "--ctx-size: want 1 to 9, got 0");
+        assert_eq!(with_flags(&of("EngineOptions::outputs")), "EngineOptions::outputs: want 1 to 9, got 0");
+        let full = engine::Error::ContextFull { n_ctx: 8, used: 8, more: 1 };
+        let facts = "the context is full: 8 of 8 positions are used and 1 more are needed; ";
+        assert_eq!(with_flags(&full), format!("{facts}--ctx-size sets it"));
+        assert_eq!(full.to_string(), format!("{facts}EngineOptions::n_ctx sets it"));
+        let backend = BackendError::Option { backend: "cuda", option: "device".into(), detail: "no".into() };
+        let both = BackendError::Avoidable {
+            error: Box::new(backend),
+            way_out: ["; see ", "DeviceOptions::gpu_layers", ""],
+        };
+        let said = with_flags(&engine::Error::Backend(both));
+        assert_eq!(said, "backend cuda: --device: no; see --gpu-layers");
     }
 
     #[test]
@@ -194,6 +239,10 @@ mod tests {
                 assert!(!code.contains(flag.as_str()), "{} names {flag}", file.display());
             }
         }
+    }
+
+    fn is_word(c: char) -> bool {
+        c.is_alphanumeric() || c == '_'
     }
 
     fn rust_files(folder: &Path, found: &mut Vec<PathBuf>) {

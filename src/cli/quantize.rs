@@ -11,6 +11,7 @@ use ggml_types::{Dialect, QuantType};
 use super::CliError;
 use super::hub_args::AccessArgs;
 use super::model_args::dialect;
+use super::names::with_flags;
 use super::out_file::OutFile;
 use super::units::{Threads, threads};
 use crate::backend::physical_cores;
@@ -129,7 +130,7 @@ impl QuantizeArgs {
         self.input = AccessArgs::default().local(&self.input)?;
         let gguf =
             Gguf::open_with(&self.input, OpenOptions { dialect: self.dialect, ..OpenOptions::default() })?;
-        let of_input = |err: QuantizeError| format!("{}: {err}", self.input.display());
+        let of_input = |err: QuantizeError| format!("{}: {}", self.input.display(), with_flags(&err));
         let quantizer = Quantizer::new(&gguf, self.options()?).map_err(of_input)?;
         let (in_bytes, bytes) = (gguf.file_bytes().sum(), quantizer.file_bytes());
         let Some(out_path) = self.out.as_deref().filter(|_| !self.dry_run) else {

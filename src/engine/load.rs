@@ -616,8 +616,8 @@ fn other_codec(p: &Program, options: &EngineOptions) -> Option<String> {
     let (asked, have) = (options.cache_type_v.name(), p.kvs.first()?.v.name());
     (asked != have).then(|| {
         format!(
-            "EngineOptions::cache_type_v: {asked} is for keys only; values are stored as {have}, which is \
-             more accurate for them"
+            "KV cache type {asked} is for keys only; values are stored as {have}, which is more accurate \
+             for them"
         )
     })
 }

@@ -51,7 +51,7 @@ pub const NEEDED: [(&str, u32); 3] =
     [("storage buffers", 8), ("threads of a workgroup", 256), ("bytes of workgroup memory", 16 << 10)];
 
 /// Advice in errors about an unusable device.
-const WAY_OUT: &str = "choose another with DeviceOptions::device, or use the cpu backend";
+const WAY_OUT: [&str; 3] = ["; choose another with ", "DeviceOptions::device", ", or use the cpu backend"];
 
 /// An opened device. Cheap to share; the tests run all their backends on one.
 pub struct Gpu {
@@ -228,16 +228,16 @@ impl Gpu {
             let capped = options.at_most.iter().filter(|(name, _)| *name == limit).map(|(_, most)| *most);
             let has = capped.fold(has, u32::min);
             if has < needs {
-                let detail = format!("{} has {has} {limit}, and {needs} are needed; {WAY_OUT}", short(&info));
-                return Err(error("opening a device", detail));
+                let detail = format!("{} has {has} {limit}, and {needs} are needed", short(&info));
+                return Err(error("opening a device", detail).avoided_by(WAY_OUT));
             }
         }
         let caps = Caps::of(&adapter, options);
         let timestamps =
             options.timestamps.unwrap_or(true) && adapter.features().contains(Features::TIMESTAMP_QUERY);
         if options.profile && !timestamps {
-            let detail = format!("{} has no timestamps; {WAY_OUT}", short(&info));
-            return Err(BackendError::option(NAME, "profile", detail));
+            let detail = format!("{} has no timestamps", short(&info));
+            return Err(BackendError::option(NAME, "profile", detail).avoided_by(WAY_OUT));
         }
         let mut features = Features::empty();
         features.set(Features::SUBGROUP, caps.subgroups);

@@ -53,7 +53,8 @@ impl Copies {
         let host = unsafe { result::malloc_host(self.bytes.max(1) as usize, flags) };
         self.host = host.map_err(|DriverError(code)| {
             let want = format!("{} bytes of page-locked memory for streamed layers: {code:?}", self.bytes);
-            fail("cuMemHostAlloc", format!("{want}; a larger DeviceOptions::gpu_layers needs less"))
+            let way_out = ["; a larger ", "DeviceOptions::gpu_layers", " needs less"];
+            fail("cuMemHostAlloc", want).avoided_by(way_out)
         })?;
         // SAFETY: the memory was allocated above, to be mapped.
         unsafe { sys::cuMemHostGetDevicePointer_v2(&raw mut self.address, self.host, 0) }
