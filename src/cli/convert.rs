@@ -55,19 +55,15 @@ pub struct ConvertArgs {
     outtype: Outtype,
     /// Meaning of weight_scale of packed weights, overriding config.json
     #[arg(long, value_name = "HOW")]
-    #[arg(alias = "ConvertOptions::scale")]
     scale: Option<Scale>,
     /// Round linear weights, the master weights of a ternary model, to ternary
     #[arg(long, value_name = "RULE")]
-    #[arg(alias = "ConvertOptions::ternary")]
     ternary: Option<Rule>,
     /// Name of the pre-tokenizer, overriding tokenizer.json
     #[arg(long, value_name = "NAME", value_parser = pre_tokenizer)]
-    #[arg(alias = "ConvertOptions::tokenizer_pre")]
     tokenizer_pre: Option<PreTokenizer>,
     /// Leave out the vision and audio parts of a multimodal model
     #[arg(long)]
-    #[arg(alias = "ConvertOptions::text_only")]
     text_only: bool,
     /// Show the type of every tensor without writing a file
     #[arg(long)]

@@ -39,11 +39,10 @@ pub struct AccessArgs {
     hf_file: Option<String>,
     /// Access token for gated and private repositories; set HF_TOKEN instead to hide it from `ps` (also -hft)
     #[arg(long, value_name = "TOKEN")]
-    #[arg(aliases = ["-hft", "HubOptions::token"])]
+    #[arg(alias = "-hft")]
     hf_token: Option<String>,
     /// Use only the cache; fail if the model is not in it
     #[arg(long)]
-    #[arg(alias = "HubOptions::offline")]
     offline: bool,
 }
 

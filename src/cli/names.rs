@@ -1,9 +1,10 @@
 //! Other names of flags. Each flag is defined once, by its `#[arg]` or its line in `llama_flags`. Its aliases
-//! include names that are not long flags: `-ngl`, llama.cpp's single-dash word; `LLAMA_ARG_N_GPU_LAYERS`, its
-//! environment variable; `DeviceOptions::gpu_layers`, the library option that the flag sets, which messages
-//! of the library name.
+//! include names that are not long flags: `-ngl`, llama.cpp's single-dash word, and `LLAMA_ARG_N_GPU_LAYERS`,
+//! its environment variable. They are given at one definition, and apply to every subcommand with a flag of
+//! that long name.
 //!
-//! They are given at one definition, and apply to every subcommand with a flag of that long name.
+//! Errors of the library carry the option that they are about, such as `DeviceOptions::gpu_layers`.
+//! [`with_flags`] names the flag instead.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -11,7 +12,6 @@ use std::fmt::Display;
 
 use clap::{Arg, Command};
 
-use super::names;
 use crate::backend::BackendError;
 use crate::engine::{self, SamplerError};
 use crate::eval::importance::ImportanceError;
@@ -90,7 +90,7 @@ pub fn with_flags(err: &(dyn Error + 'static)) -> String {
     }
     match err.downcast_ref::<BackendError>() {
         Some(BackendError::Option { backend, option, detail }) => {
-            return format!("backend {backend}: {}: {detail}", flag(&format!("DeviceOptions::{option}")));
+            return format!("backend {backend}: {}: {detail}", flag(option.path()));
         }
         Some(BackendError::Avoidable { error, way_out: [before, option, after] }) => {
             return format!("{}{before}{}{after}", with_flags(&**error), flag(option));
@@ -129,9 +129,40 @@ fn way_out(err: &(dyn Error + 'static)) -> Option<[&'static str; 3]> {
         .or_else(of_feature)
 }
 
-/// The flag that sets a library option, as it is typed; the option itself if there is none.
+/// Flags that are not called like the library option that they set.
+const RENAMED: &[(&str, &str)] = &[
+    ("EngineOptions::batch", "--batch-size"),
+    ("EngineOptions::drafts", "--draft-max"),
+    ("EngineOptions::n_ctx", "--ctx-size"),
+    ("EngineOptions::n_seqs", "--parallel"),
+    ("HubOptions::token", "--hf-token"),
+    ("NgramLookup::size", "--spec-ngram-size-n"),
+    ("OpenOptions::access", "--mlock"),
+    ("Preset::name", "--preset"),
+    ("QuantizeOptions::requantize", "--allow-requantize"),
+    ("Request::n", "--parallel"),
+    ("SamplerOptions::temperature", "--temp"),
+    ("SamplerOptions::typical_p", "--typical"),
+    ("Spec::head_ty", "--head-type"),
+    ("Spec::n_ctx", "--ctx"),
+    ("Spec::n_heads", "--heads"),
+    ("Spec::n_kv_heads", "--kv-heads"),
+    ("Spec::n_layers", "--layers"),
+    ("Spec::n_vocab", "--vocab"),
+    ("Spec::ty", "--type"),
+    ("TokenizerOptions::pre", "--tokenizer-pre"),
+];
+
+/// Library options that no flag sets.
+const WITHOUT: &[&str] = &["BatchOptions::chunk", "EngineOptions::checkpoints", "EngineOptions::outputs"];
+
+/// The flag that sets a library option, as it is typed; the option's path if there is none.
 fn flag(option: &str) -> String {
-    names().flag(option).map_or_else(|| option.to_owned(), |flag| format!("--{flag}"))
+    match RENAMED.iter().find(|(renamed, _)| *renamed == option) {
+        Some((_, flag)) => (*flag).to_owned(),
+        None if WITHOUT.contains(&option) => option.to_owned(),
+        None => format!("--{}", option.rsplit("::").next().unwrap_or(option).replace('_', "-")),
+    }
 }
 
 /// Prints a message to stderr.
@@ -143,12 +174,10 @@ pub fn note(kind: &str, said: &impl Display) {
 mod tests {
     use std::path::{Path, PathBuf};
 
-    use super::super::{Cli, llama_flags, names};
+    use super::super::{Cli, llama_flags};
     use super::*;
+    use crate::backend::OptionId;
     use clap::CommandFactory;
-
-    /// Options of the library that no flag sets.
-    const WITHOUT: &[&str] = &["BatchOptions::chunk", "EngineOptions::checkpoints", "EngineOptions::outputs"];
 
     #[test]
     fn errors_name_flags() {
@@ -159,10 +188,10 @@ mod tests {
         let facts = "the context is full: 8 of 8 positions are used and 1 more are needed; ";
         assert_eq!(with_flags(&full), format!("{facts}--ctx-size sets it"));
         assert_eq!(full.to_string(), format!("{facts}EngineOptions::n_ctx sets it"));
-        let backend = BackendError::Option { backend: "cuda", option: "device".into(), detail: "no".into() };
+        let (option, detail) = (OptionId::Device, "no".into());
         let both = BackendError::Avoidable {
-            error: Box::new(backend),
-            way_out: ["; see ", "DeviceOptions::gpu_layers", ""],
+            error: Box::new(BackendError::Option { backend: "cuda", option, detail }),
+            way_out: ["; see ", OptionId::GpuLayers.path(), ""],
         };
         let said = with_flags(&engine::Error::Backend(both));
         assert_eq!(said, "backend cuda: --device: no; see --gpu-layers");
@@ -176,7 +205,7 @@ mod tests {
             for name in aliases(arg).filter(|name| !is_long(name)) {
                 assert_eq!(names.flag(name), arg.get_long(), "{name}");
                 let is_word = name.starts_with('-') && !name.starts_with("--");
-                assert!(is_word || name.starts_with("LLAMA_") || name.contains("::"), "{name}");
+                assert!(is_word || name.starts_with("LLAMA_"), "{name}");
             }
         }
     }
@@ -207,35 +236,45 @@ mod tests {
         files.into_iter().map(code).collect()
     }
 
-    #[test]
-    #[cfg(all(feature = "serve", feature = "hub", feature = "convert"))]
-    fn every_option_that_the_library_names_has_a_row() {
-        let names = names();
-        let mut n_named = 0;
+    /// The options that messages of the library name, with the file.
+    fn options() -> Vec<(PathBuf, String)> {
+        let mut options = Vec::new();
         for (file, code) in library() {
-            // A path of a field does not compile as code, so these are parts of messages.
+            // In code, the path of a field would not compile: these are words of messages.
             for (middle, _) in code.match_indices("Options::").map(|(at, word)| (at + word.len(), word)) {
                 let start = code[..middle - 2].rfind(|c| !is_word(c)).map_or(0, |at| at + 1);
                 let end = code[middle..].find(|c| !is_word(c)).map_or(code.len(), |at| middle + at);
                 let is_field = code[middle..].starts_with(|c: char| c.is_lowercase());
                 if is_field && !code[end..].starts_with('(') {
-                    n_named += 1;
-                    let path = &code[start..end];
-                    let is_known = WITHOUT.contains(&path) || names.flag(path).is_some();
-                    assert!(is_known, "{}: {path}", file.display());
+                    options.push((file.clone(), code[start..end].to_owned()));
                 }
             }
         }
-        assert!(n_named > 10, "messages name options in another way: {n_named}");
+        let of_backends = [OptionId::Device, OptionId::GpuLayers, OptionId::MinBatch, OptionId::Card];
+        options.extend(of_backends.map(|option| (PathBuf::from("src/backend"), option.path().to_owned())));
+        options.extend(RENAMED.iter().map(|(option, _)| (PathBuf::from(file!()), (*option).to_owned())));
+        options
+    }
+
+    #[test]
+    #[cfg(all(feature = "serve", feature = "hub", feature = "convert"))]
+    fn every_option_that_the_library_names_has_a_flag() {
+        let command = Cli::command();
+        let args = command.get_subcommands().flat_map(Command::get_arguments);
+        let flags: Vec<String> = args.filter_map(Arg::get_long).map(|flag| format!("--{flag}")).collect();
+        let options = options();
+        assert!(options.len() > 30, "messages name options in another way: {}", options.len());
+        for (file, option) in options {
+            let is_known = WITHOUT.contains(&&*option) || flags.contains(&flag(&option));
+            assert!(is_known, "{}: {option}", file.display());
+        }
     }
 
     #[test]
     fn the_library_names_no_flag() {
-        let names = names();
-        let options = names.0.iter().filter(|(name, _)| name.contains("::"));
-        let flags: Vec<String> = options.map(|(_, flag)| format!("--{flag}")).collect();
+        let flags: Vec<String> = options().iter().map(|(_, option)| flag(option)).collect();
         for (file, code) in library() {
-            for flag in &flags {
+            for flag in flags.iter().filter(|flag| flag.starts_with("--")) {
                 assert!(!code.contains(flag.as_str()), "{} names {flag}", file.display());
             }
         }

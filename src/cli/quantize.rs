@@ -79,11 +79,9 @@ pub struct QuantizeArgs {
     tensor_type: Vec<Override>,
     /// Use one type for all matrices, including the embedding and the output head
     #[arg(long)]
-    #[arg(alias = "QuantizeOptions::pure")]
     pure: bool,
     /// Importance matrix: a file of sterna imatrix or llama-imatrix (GGUF or .dat)
     #[arg(long, value_name = "FILE")]
-    #[arg(alias = "QuantizeOptions::imatrix")]
     imatrix: Option<PathBuf>,
     /// Show the type of every tensor without writing a file
     #[arg(long)]
@@ -93,7 +91,6 @@ pub struct QuantizeArgs {
     absmean: bool,
     /// Also quantize tensors that are already quantized, which loses precision twice
     #[arg(long)]
-    #[arg(alias = "QuantizeOptions::requantize")]
     allow_requantize: bool,
     /// Threads [default: physical cores]
     #[arg(short, long, value_name = "N", value_parser = threads)]

@@ -177,8 +177,7 @@ impl<'a> NamedTensors<'a> {
 
 /// Ways out of errors, each with an option.
 const TEXT_ONLY: [&str; 3] = [": ", "ConvertOptions::text_only", " leaves such tensors out"];
-const TERNARY: [&str; 3] =
-    ["; ", "ConvertOptions::ternary", " absmean rounds such weights by BitNet's rule"];
+const TERNARY: [&str; 3] = ["; ", "ConvertOptions::ternary", " absmean rounds such weights by BitNet's rule"];
 const SCALE: [&str; 3] =
     ["; ", "ConvertOptions::scale", " sets the meaning of weight_scale: multiply or divide"];
 
@@ -382,8 +381,7 @@ impl Planner<'_, '_> {
                 return Ok(Values::Real);
             }
             let masters = self.reading.masters.clone();
-            let masters =
-                masters.map_err(|detail| ConvertError::tensor(name, detail).avoided_by(TERNARY))?;
+            let masters = masters.map_err(|detail| ConvertError::tensor(name, detail).avoided_by(TERNARY))?;
             return Ok(if masters { Values::Masters } else { Values::Real });
         }
         if parts.len() > 1 {

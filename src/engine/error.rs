@@ -160,7 +160,6 @@ impl Error {
         match self {
             Self::Gguf(err) => err.way_out(),
             Self::Tokenizer(err) => err.way_out(),
-            Self::Backend(err) => err.way_out(),
             Self::DoesNotFit { .. } => Some(SHORTER),
             Self::ContextFull { .. } => Some(SET_CONTEXT),
             _ => None,

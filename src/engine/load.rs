@@ -38,7 +38,7 @@ pub struct Progress {
 #[derive(Clone, Debug)]
 pub struct EngineOptions {
     /// Backend and its options: one of [`backend::REGISTRY`] as in `"cpu".parse()?`, or the fastest. Set
-    /// options ([`Entry::options`](sterna_backend::Entry::options)) with [`DeviceOptions::parse`].
+    /// options, such as [`DeviceOptions::gpu_layers`].
     pub device: DeviceOptions,
     /// Threads of the CPU backend; `None` is one per physical core.
     pub threads: Option<usize>,

@@ -186,7 +186,8 @@ pub enum GgufError {
 const CHOOSE_DIALECT: [&str; 3] = ["; choose with ", "OpenOptions::dialect", ": ggml or bitnet"];
 
 /// The end of [`GgufError::Lock`].
-const DO_NOT_LOCK: [&str; 3] = ["; raise the limit, or leave out ", "OpenOptions::access", ", which requests it"];
+const DO_NOT_LOCK: [&str; 3] =
+    ["; raise the limit, or leave out ", "OpenOptions::access", ", which requests it"];
 
 impl GgufError {
     /// The end of the message that names an option which avoids the error: the text before the option, the

@@ -224,7 +224,8 @@ fn two_cards() -> Option<Box<dyn Backend>> {
 /// A card that has some of the layers, beside a processor that computes the others as far as it can.
 #[cfg(feature = "simt")]
 fn beside_the_processor(layers: usize) -> Option<Box<dyn Backend>> {
-    use sterna::backend::cuda::{Cuda, GpuLayers, MinBatch, Streaming, driver::simt::Simt};
+    use sterna::backend::cuda::{Cuda, Streaming, driver::simt::Simt};
+    use sterna::backend::{GpuLayers, MinBatch};
     let streaming = Streaming::new(GpuLayers::Count(layers), 2);
     let streaming = Streaming { min_batch: MinBatch::Never, ..streaming };
     let cuda = Cuda::on(Box::new(Simt::new(1, 0))).streamed(Some(streaming));

@@ -27,6 +27,7 @@ const FEATURES: &[(&str, &str)] = &[
     ("src/cli/grammar_args.rs", "whether grammars are in the library"),
     ("src/cli/grpc_args.rs", "whether the server speaks gRPC"),
     ("src/cli/hub_args.rs", "whether models of the hub can be got"),
+    ("src/cli/names.rs", "whether the hub and the converter are in the program"),
     ("src/cli/mod.rs", "whether the server, the hub and the converter are in the program"),
     ("src/demo.rs", "whether the demo model is in the program"),
     ("src/serve/http/mod.rs", "whether the server has TLS"),

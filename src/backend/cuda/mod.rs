@@ -44,25 +44,22 @@ mod turn;
 mod weight;
 
 use std::ops::Range;
-use std::sync::Arc;
 
 use ggml_types::{HostTensor, QuantType};
 
 use super::{
-    Auto, Backend, BackendError, DeviceMemory, Entry, Exec, KvPage, Opened, Plan, StageTime, WeightId,
+    Auto, Backend, BackendError, DeviceMemory, Entry, Exec, KvPage, MinBatch, Opened, OptionId, Plan,
+    StageTime, WeightId,
 };
-use crate::PROFILE;
-use crate::device::DEVICE;
 use driver::{Driver, Kernel, Launch, Limits};
 use exec::{Compiled, Streamed};
 use host::{Host, Processor, Stages};
 use memory::Memory;
-pub use open::Options;
 use params::{NextWeights, StepTables};
 pub use profile::Profiling;
 use sterna_program::{ActQuant, Buf, Kv, Program, Sampling, Stage, Step, Weight};
-pub use stream::{GpuLayers, MinBatch, Overrides, Streaming};
 use stream::{Layout, Stream};
+pub use stream::{Overrides, Streaming};
 use weight::{DeviceWeight, Mma, WeightFormat};
 
 /// Every kernel that this backend may ask a driver for; [`Kernel`] is an index into it.
@@ -101,14 +98,14 @@ pub const ENTRY: Entry = Entry {
     name: NAME,
     about: "NVIDIA GPUs through CUDA",
     options: &[
-        DEVICE,
-        PROFILE,
-        open::SPLIT_MODE,
-        open::TENSOR_SPLIT,
-        open::GPU_LAYERS,
-        open::STREAM_SLOTS,
-        open::OVERRIDE_TENSOR,
-        open::MIN_BATCH,
+        OptionId::Device,
+        OptionId::Profile,
+        OptionId::SplitMode,
+        OptionId::TensorSplit,
+        OptionId::GpuLayers,
+        OptionId::StreamSlots,
+        OptionId::OverrideTensor,
+        OptionId::MinBatch,
     ],
     auto: Some(Auto { rank: 2, is_there: || driver::real::cards().is_ok() }),
     devices: |_| match driver::real::cards_with_memory() {
@@ -116,7 +113,8 @@ pub const ENTRY: Entry = Entry {
         Err(err) => vec![Err(err)],
     },
     code: Some(driver::real::kernels),
-    parse: |chosen| Ok(Arc::new(Options::parse(chosen)?)),
+    open: open::open,
+    on_paper: Some(open::on_paper),
 };
 
 /// Runs programs on a GPU.

@@ -12,7 +12,7 @@ use super::memory::Memory;
 use super::params::NextWeights;
 use super::picks::Picks;
 use super::profile::{Profile, Profiling};
-use super::stream::{Layout, MinBatch, Segment, Stream, Streaming, weight_parts};
+use super::stream::{Layout, Segment, Stream, Streaming, weight_parts};
 use super::weight::{DeviceWeight, Products, device_bytes};
 use super::{Cx, Shape, attend, attn_in, experts, heads, kernels, launches, linear};
 use crate::device::pages;
@@ -20,7 +20,7 @@ use crate::device::plan::Missing;
 use crate::device::sampling::Sampler;
 use crate::device::step::Image;
 use crate::device::tiles::Tiling;
-use crate::{BackendError, DeviceMemory, KvPage, Overhead, StageTime, assert_declared};
+use crate::{BackendError, DeviceMemory, KvPage, MinBatch, Overhead, StageTime, assert_declared};
 use sterna_program::{Buf, Linear, Program, Sampling, Stage, Step};
 
 /// A program with its memory and launches.
