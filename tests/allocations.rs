@@ -1,7 +1,7 @@
-//! A run allocates nothing: not in a decode step, not in a batch, on no thread. And a compiled program has
-//! allocated what was planned. A model that is read and uploaded is never in memory as a whole.
+//! Runs allocate nothing, neither decode steps nor batches, on any thread. A compiled program has allocated
+//! what was planned. A model that is read and uploaded is never in memory as a whole.
 //!
-//! A program of its own, without the test harness, whose threads allocate too.
+//! This program has no test harness, since the threads of the harness would allocate, too.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::io;
@@ -24,13 +24,13 @@ use support::case::{backends, limits, shuffled_pages, windowed_limits, windowed_
 struct Counting;
 
 static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
-/// Bytes that are in use.
+/// Bytes in use.
 static BYTES: AtomicUsize = AtomicUsize::new(0);
-/// The most of them so far.
+/// The most bytes in use so far.
 static MOST: AtomicUsize = AtomicUsize::new(0);
 
-/// Limit for a program's description, its weights' handles and a thread's first steps.
-const SMALL_CHANGE: usize = 64 << 10;
+/// Bytes allowed for the description of a program, the handles of its weights and a thread's first steps.
+const ALLOWED_BYTES: usize = 64 << 10;
 
 // SAFETY: the system's allocator does the work.
 unsafe impl GlobalAlloc for Counting {
@@ -70,7 +70,7 @@ fn main() {
         let pages = if windowed { windowed_pages(1, 6) } else { shuffled_pages(1, 6) };
         let row = |pos: u32, logits| Row { token: pos % 300, pos, seq: 0, logits };
         let prompt: Vec<Row> = (0..96).map(|pos| row(pos, pos == 95)).collect();
-        // A step through wgpu allocates an encoder and what the driver wants.
+        // A step through wgpu allocates an encoder, and the driver allocates, too.
         for mut backend in backends().into_iter().filter(|backend| backend.name() != "wgpu") {
             if !case.has_kernels(&*backend) {
                 continue;
@@ -80,10 +80,10 @@ fn main() {
             let before = BYTES.load(Ordering::SeqCst);
             let running = case.on(&mut *backend);
             let taken = BYTES.load(Ordering::SeqCst) - before;
-            // What a card takes is not this process's.
+            // GPU memory is not counted.
             let of_host = running.backend.name() == "cpu";
             assert!(
-                !of_host || (planned..planned + SMALL_CHANGE).contains(&taken),
+                !of_host || (planned..planned + ALLOWED_BYTES).contains(&taken),
                 "{} weights on {}: {planned} bytes planned, {taken} taken",
                 model.weights,
                 running.backend.device()
@@ -91,7 +91,7 @@ fn main() {
             let before = ALLOCATIONS.load(Ordering::SeqCst);
             let batch = Step { rows: &prompt, pages: &pages, sampling: &sampling, changes: &[] };
             running.backend.run(running.exec, &batch).expect("a run");
-            // Two pages fill; the processor goes on to the next one, and is fast.
+            // Two pages are filled. The CPU, which is fast, continues on the next one.
             let end = if of_host { 300 } else { 200 };
             for pos in 96..end {
                 let step = Step { rows: &[row(pos, true)], pages: &pages, sampling: &sampling, changes: &[] };
@@ -113,10 +113,10 @@ fn main() {
     read_and_uploaded();
 }
 
-/// A weight in memory that counts as one in a file.
-struct Again<'a>(&'a HostTensor, &'a WeightDecl);
+/// A weight in memory that is read like one in a file.
+struct Loaded<'a>(&'a HostTensor, &'a WeightDecl);
 
-impl WeightRows for Again<'_> {
+impl WeightRows for Loaded<'_> {
     fn decl(&self) -> &WeightDecl {
         self.1
     }
@@ -128,21 +128,21 @@ impl WeightRows for Again<'_> {
     }
 
     fn reader(&self) -> Option<Arc<dyn WeightBytes>> {
-        Some(Arc::new(AgainBytes(self.0.bytes.clone())))
+        Some(Arc::new(LoadedBytes(self.0.bytes.clone())))
     }
 }
 
-struct AgainBytes(Bytes);
+struct LoadedBytes(Bytes);
 
-impl WeightBytes for AgainBytes {
+impl WeightBytes for LoadedBytes {
     fn read_at(&self, at: usize, into: &mut [u8]) -> io::Result<()> {
         into.copy_from_slice(&self.0[at..at + into.len()]);
         Ok(())
     }
 }
 
-/// Weights that are read in every step: a step allocates nothing, and the thread that reads neither; and of a
-/// model in a file what was planned is in memory.
+/// Weights that are read in every step: neither a step nor the thread that reads allocates anything. Loading
+/// a model from a file takes the planned amount of memory.
 fn read_in_every_step() {
     let (case, _) = Model { weights: "q8_0", ..SMALL }.case("a small model", limits(8, 1, 6));
     let pages = shuffled_pages(1, 6);
@@ -150,7 +150,8 @@ fn read_in_every_step() {
     let mut cpu = Cpu::new(2).expect("threads").streamed(streaming);
     cpu.prepare(&case.p).expect("a plan");
     let weights = case.weights.iter().zip(&case.p.weights);
-    let ids: Vec<_> = weights.map(|(w, decl)| cpu.upload_rows(&Again(w, decl)).expect("an upload")).collect();
+    let ids: Vec<_> =
+        weights.map(|(w, decl)| cpu.upload_rows(&Loaded(w, decl)).expect("an upload")).collect();
     let exec = cpu.compile(&case.p, &ids).expect("a program that compiles");
     let mut run = |pos| {
         let rows = [Row { token: pos % 300, pos, seq: 0, logits: true }];
@@ -161,14 +162,14 @@ fn read_in_every_step() {
     run(0);
     let before = ALLOCATIONS.load(Ordering::SeqCst);
     (1..100).for_each(run);
-    assert_eq!(ALLOCATIONS.load(Ordering::SeqCst) - before, 0, "allocations of weights that are read");
+    assert_eq!(ALLOCATIONS.load(Ordering::SeqCst) - before, 0, "allocations with weights that are read");
 
     let mut spec = Preset::by_name("bitnet-2b-4t").unwrap().spec(None, None, 1).unwrap();
     spec.n_layers = 3;
     spec.n_vocab = 4000;
     let synth = Synth::new(&spec).unwrap();
-    let hollow = Hollow { file_bytes: synth.file_bytes(), head: synth.descriptions().unwrap().into() };
-    let gguf = Gguf::from_source(Arc::new(hollow), OpenOptions::default()).expect("a model");
+    let zeros = ZeroWeights { file_bytes: synth.file_bytes(), head: synth.descriptions().unwrap().into() };
+    let gguf = Gguf::from_source(Arc::new(zeros), OpenOptions::default()).expect("a model");
     let options = EngineOptions {
         threads: Some(2),
         device: DeviceOptions {
@@ -185,20 +186,20 @@ fn read_in_every_step() {
     let taken = BYTES.load(Ordering::SeqCst) - before;
     let plan = engine.plan();
     let planned = (plan.weights_bytes + plan.kv_bytes + plan.bufs_bytes) as usize;
-    // Names of weights, and the vocabulary's place.
+    // More for the names of weights and the index of the vocabulary.
     let most = planned + (1 << 20);
     assert!((planned..most).contains(&taken), "{planned} bytes planned, {taken} taken");
     assert!(engine.gguf().file_bytes().sum::<u64>() > plan.weights_bytes + (20 << 20), "{plan:?}");
-    println!("of weights that are read in every step {taken} bytes are in memory, {planned} planned: ok");
+    println!("weights that are read in every step: {taken} bytes in memory, {planned} planned: ok");
 }
 
-/// A file that has its descriptions and, instead of weights, zeros.
-struct Hollow {
+/// A file with a header, and zeros instead of weights.
+struct ZeroWeights {
     head: Bytes,
     file_bytes: u64,
 }
 
-impl Source for Hollow {
+impl Source for ZeroWeights {
     fn file_bytes(&self) -> u64 {
         self.file_bytes
     }
@@ -212,19 +213,19 @@ impl Source for Hollow {
     }
 }
 
-/// The embedding of BitNet b1.58 2B-4T has 657 MB as F16. Its layers are alike, so that two will do.
+/// The embedding of BitNet b1.58 2B-4T has 657 MB as F16. Its layers are alike, so two are enough.
 fn read_and_uploaded() {
-    /// For weights and for the descriptions, of which a vocabulary of 128 thousand tokens is most.
+    /// For weights and for the header, most of which is a vocabulary of 128,000 tokens.
     const MOST_BYTES: usize = 32 << 20;
     if backend::open("wgpu", 1).is_err() {
-        println!("a model that is read takes no more memory than a piece of it: skipped, wgpu has no device");
+        println!("memory while a model is uploaded: skipped, wgpu has no device");
         return;
     }
     let mut spec = Preset::by_name("bitnet-2b-4t").unwrap().spec(None, None, 1).unwrap();
     spec.n_layers = 2;
     let synth = Synth::new(&spec).unwrap();
     let file_bytes = synth.file_bytes();
-    let hollow = Hollow { file_bytes, head: synth.descriptions().unwrap().into() };
+    let zeros = ZeroWeights { file_bytes, head: synth.descriptions().unwrap().into() };
     for head_type in ["keep", "q6_k"] {
         let options = EngineOptions {
             device: "wgpu".parse().unwrap(),
@@ -232,15 +233,15 @@ fn read_and_uploaded() {
             n_ctx: Some(64),
             ..Default::default()
         };
-        let head = hollow.head.clone();
+        let head = zeros.head.clone();
         let before = BYTES.load(Ordering::SeqCst);
         MOST.store(before, Ordering::SeqCst);
-        let source = Arc::new(Hollow { head, ..hollow });
+        let source = Arc::new(ZeroWeights { head, ..zeros });
         let engine = Engine::from_source(source, &options, |_| ()).expect("a model");
         let most = MOST.load(Ordering::SeqCst) - before;
         let weights = engine.plan().weights_bytes;
         assert!(weights > 650_000_000, "{weights}");
-        assert!(most < MOST_BYTES, "{most} bytes were taken while {weights} bytes of weights were loaded");
-        println!("{weights} bytes of weights went up, head {head_type}, with {most} bytes of memory: ok");
+        assert!(most < MOST_BYTES, "{most} bytes were in use while {weights} bytes of weights were loaded");
+        println!("{weights} bytes of weights uploaded, head {head_type}, with {most} bytes of memory: ok");
     }
 }

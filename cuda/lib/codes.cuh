@@ -292,8 +292,8 @@ DEVICE CodedPage<typename C::Keys> coded_keys(const CodedKvParams& kv, uint32_t 
 
 template <class C>
 DEVICE CodedPage<typename C::Values> coded_values(const CodedKvParams& kv, uint32_t page, uint32_t head) {
-    uint8_t* behind_keys = coded_keys<C>(kv, page, kv.n_kv_heads).scales;
-    return {behind_keys + head * CodedPage<typename C::Values>::head_bytes(kv.head_dim)};
+    uint8_t* after_keys = coded_keys<C>(kv, page, kv.n_kv_heads).scales;
+    return {after_keys + head * CodedPage<typename C::Values>::head_bytes(kv.head_dim)};
 }
 
 // Keys and values in the same codes.

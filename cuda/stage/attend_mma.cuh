@@ -501,11 +501,11 @@ DEVICE void attend_tiles(const Params& p) {
             for (int half = 0; half < 2; half++) {
                 uint32_t pos = shared.task.pos + (vector + 8 * half) / shared.task.heads;
                 uint32_t from = first_seen(pos, p.common.window),
-                    behind = last_seen(pos, p.common.ahead, shared.task.text_end) - from;
+                    span = last_seen(pos, p.common.ahead, shared.task.text_end) - from;
 #pragma unroll
                 for (uint32_t i = 0; i < 2 * kTiles; i++) {
                     uint32_t at = first + 8 * (i / 2) + thread % 4 * 2 + i % 2;
-                    if (at - from > behind) scores[i / 2][2 * half + i % 2] = -INFINITY;
+                    if (at - from > span) scores[i / 2][2 * half + i % 2] = -INFINITY;
                 }
             }
         }

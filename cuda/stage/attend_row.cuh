@@ -416,10 +416,10 @@ DEVICE void attend_row(const AttendCodesParams& p) {
     };
     // Pages that are codes and fully visible, as most are: n_inner pages from `inner` on.
     uint32_t window = window_page(p.kv, task.n_positions),
-        behind = window < task.end_page ? window : task.end_page;
+        end_coded = window < task.end_page ? window : task.end_page;
     uint32_t seen = (task.seen + PAGE_POSITIONS - 1) / PAGE_POSITIONS;
     uint32_t inner = seen < p.kv.sink_pages ? p.kv.sink_pages : seen;
-    uint32_t n_inner = behind > inner ? behind - inner : 0;
+    uint32_t n_inner = end_coded > inner ? end_coded - inner : 0;
     auto coded = [&](uint32_t i) {
         if (i - inner >= n_inner) {
             if (i >= task.end_page || first + kTilePositions <= task.hidden(i)) return uint32_t(NO_PAGE);

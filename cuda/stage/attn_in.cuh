@@ -37,8 +37,8 @@ struct AttnInTask {
     DEVICE uint32_t elem(const Pair& pair, uint32_t second) const {
         if (pair.rotates && !p.rope.adjacent) return pair.number + second * p.rope.pairs;
         // Elements after the rotated ones, or adjacent pairs.
-        uint32_t behind = pair.weight < 2 && !p.rope.adjacent ? p.rope.pairs : 0;
-        return 2 * behind + 2 * (pair.number - behind) + second;
+        uint32_t n_rotated = pair.weight < 2 && !p.rope.adjacent ? p.rope.pairs : 0;
+        return 2 * n_rotated + 2 * (pair.number - n_rotated) + second;
     }
 
     DEVICE WeightRow row(uint32_t unit, uint32_t slot) const {

@@ -55,7 +55,7 @@ def command_line(*args):
 
 
 @processes
-def test_the_text_is_that_of_the_command_line(engine):
+def test_text_equals_that_of_the_command_line(engine):
     said = command_line("run", "-p", PROMPT, "-n", "40", "--temp", "0")
     generation = engine.generate(PROMPT, max_tokens=40, **GREEDY)
     pieces = list(generation)
@@ -66,7 +66,7 @@ def test_the_text_is_that_of_the_command_line(engine):
 
 
 @processes
-def test_the_command_line_ends_as_the_program_does():
+def test_command_line_has_the_exit_codes_of_the_program():
     assert command_line("--version").strip() == f"sterna {sterna.__version__}"
     as_module = subprocess.run([sys.executable, "-m", "sterna", "--version"], capture_output=True, text=True)
     assert as_module.stdout.strip() == f"sterna {sterna.__version__}"
@@ -76,7 +76,7 @@ def test_the_command_line_ends_as_the_program_does():
 
 @processes
 @posix
-def test_ctrl_c_ends_the_command_line_where_nothing_of_it_looks_for_signals():
+def test_ctrl_c_ends_commands_without_a_signal_handler():
     waits = subprocess.Popen([PROGRAM, "tokenize", "--stdin"], stdin=subprocess.PIPE)
     time.sleep(1)
     waits.send_signal(signal.SIGINT)
@@ -84,15 +84,15 @@ def test_ctrl_c_ends_the_command_line_where_nothing_of_it_looks_for_signals():
     waits.stdin.close()
 
 
-def test_events_carry_what_was_asked_for(engine):
+def test_events_have_the_requested_fields(engine):
     events = list(engine.generate(PROMPT, max_tokens=5, logprobs=2, **GREEDY).events())
-    told = [event["choices"][0]["logprobs"] for event in events if event["choices"]]
-    assert sum(len(logprobs["tokens"]) for logprobs in told if logprobs) == 5
+    scored = [event["choices"][0]["logprobs"] for event in events if event["choices"]]
+    assert sum(len(logprobs["tokens"]) for logprobs in scored if logprobs) == 5
     stopped = engine.generate(PROMPT, max_tokens=40, stop=["."], **GREEDY)
     assert "." not in stopped.read() and stopped.finish_reason == "stop"
 
 
-def test_a_chat_answers_calls_tools_and_follows_schemas(engine):
+def test_chat_answers_calls_tools_and_follows_schemas(engine):
     question = [{"role": "user", "content": "Tell me a story."}]
     answer = engine.chat(question, max_tokens=30, **GREEDY)
     assert answer.read() and answer.message == {"role": "assistant", "content": answer.text}
@@ -107,8 +107,8 @@ def test_a_chat_answers_calls_tools_and_follows_schemas(engine):
     assert call["function"]["name"] == "look" and call["id"] and calling.finish_reason == "tool_calls"
     assert json.loads(call["function"]["arguments"])["where"] in ("here", "there")
     result = {"role": "tool", "tool_call_id": call["id"], "content": "nothing"}
-    goes_on = engine.chat([*question, calling.message, result], max_tokens=5)
-    assert goes_on.read() == goes_on.text and goes_on.usage["completion_tokens"] > 0
+    continued = engine.chat([*question, calling.message, result], max_tokens=5)
+    assert continued.read() == continued.text and continued.usage["completion_tokens"] > 0
 
     class Place:
         @staticmethod
@@ -121,7 +121,7 @@ def test_a_chat_answers_calls_tools_and_follows_schemas(engine):
 
 
 @processes
-def test_tokens_and_vectors_are_those_of_the_command_line(engine):
+def test_tokens_and_vectors_equal_those_of_the_command_line(engine):
     said = subprocess.run([PROGRAM, "tokenize", "-p", PROMPT, "--ids"], capture_output=True, check=True)
     assert engine.tokenize(PROMPT) == json.loads(said.stdout)
     assert engine.detokenize(engine.tokenize(PROMPT, add_special=False)) == PROMPT
@@ -165,14 +165,14 @@ def test_tasks_share_the_engine(engine):
     assert asyncio.run(turns_of_the_loop()) > 5
 
 
-def test_more_wait_than_run_at_a_time(engine):
+def test_more_requests_than_slots_wait(engine):
     async def many():
         return await asyncio.gather(*(engine.generate(PROMPT, max_tokens=2, **GREEDY) for _ in range(200)))
 
     assert len(set(asyncio.run(many()))) == 1
 
 
-def test_threads_share_the_engine_without_the_lock_of_the_interpreter(engine):
+def test_threads_share_the_engine_without_the_gil(engine):
     prompts = [long_prompt(2), long_prompt(3)]
     texts = {}
 
@@ -237,7 +237,7 @@ def test_dropped_stream_ends_generation(engine):
     ["engine.generate('Once', max_tokens=10**6, ignore_eos=True).read()",
      "asyncio.run(engine.generate('Once', max_tokens=10**6, ignore_eos=True)._aread())"],
 )
-def test_ctrl_c_ends_what_is_waited_for(wait):
+def test_ctrl_c_interrupts_a_wait(wait):
     program = f"""
 import asyncio, sterna
 with sterna.Engine(backend="cpu") as engine:
@@ -320,7 +320,7 @@ except KeyboardInterrupt:
     hub.shutdown()
 
 
-def test_errors_have_the_words_of_the_library(engine, tmp_path):
+def test_errors_have_the_messages_of_the_library(engine, tmp_path):
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(b"GGUF\3\0\0\0" + b"\xff" * 64)
     for model, options, said in [
@@ -351,11 +351,11 @@ def test_errors_have_the_words_of_the_library(engine, tmp_path):
         engine.rerank("a", ["b"])
 
 
-def test_an_engine_stays_until_the_end_of_its_texts():
+def test_engine_lives_until_its_generations_end():
     assert sterna.Engine(backend="cpu").generate(PROMPT, max_tokens=20).read()
 
 
-def test_a_closed_engine_says_so():
+def test_closed_engine_raises():
     engine = sterna.Engine(backend="cpu")
     generation = engine.generate(PROMPT, max_tokens=100000, ignore_eos=True)
     next(generation)
@@ -368,9 +368,9 @@ def test_a_closed_engine_says_so():
 
 
 @processes
-def test_an_engine_that_is_not_closed_ends_with_the_process():
-    left = "import sterna; e = sterna.Engine(backend='cpu'); g = e.generate('Once', ignore_eos=True); next(g)"
-    assert subprocess.run([sys.executable, "-c", left], timeout=60, capture_output=True).returncode == 0
+def test_unclosed_engine_ends_with_the_process():
+    code = "import sterna; e = sterna.Engine(backend='cpu'); g = e.generate('Once', ignore_eos=True); next(g)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60, capture_output=True).returncode == 0
 
 
 def resident_bytes():
@@ -379,7 +379,7 @@ def resident_bytes():
 
 
 @posix
-@pytest.mark.skipif(not STATM.exists(), reason="asks Linux for the size of the process")
+@pytest.mark.skipif(not STATM.exists(), reason="needs /proc of Linux")
 def test_memory_stays_flat(engine):
     def some(count):
         for number in range(count):
@@ -390,7 +390,7 @@ def test_memory_stays_flat(engine):
     assert some(1000) - before < 4 << 20
 
 
-def test_everything_public_is_described():
+def test_everything_public_has_a_docstring():
     public = [getattr(sterna, name) for name in sterna.__all__ if name != "__version__"]
     for owner in public:
         assert owner.__doc__, owner

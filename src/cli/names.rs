@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn only_long_names_are_typed_behind_two_dashes() {
+    fn only_long_names_are_typed_after_two_dashes() {
         let command = super::super::command();
         for arg in command.get_subcommands().flat_map(Command::get_arguments) {
             assert!(aliases(arg).all(is_long), "{arg}");

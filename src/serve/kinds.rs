@@ -55,7 +55,7 @@ impl Kind for Text {
     }
 }
 
-/// One of several words, each of which stands for a `T`.
+/// One of several words, each of which means a `T`.
 pub struct Word<T: 'static>(&'static [(&'static str, T)]);
 
 impl<T> Word<T> {

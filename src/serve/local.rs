@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_folder_is_read_once_and_nothing_beside_it_is_named() {
+    fn folders_are_read_once_and_no_path_outside_is_named() {
         let dir = tempfile::tempdir().unwrap();
         let said = LocalPage::read(dir.path()).unwrap_err().to_string();
         assert!(said.contains("no index.html") && said.contains("web/build"), "{said}");

@@ -161,7 +161,7 @@ fn count(value: Option<Unread<'_>>, most: usize) -> Result<Option<usize>, ApiErr
     Ok(value.map(|value| value.up_to(most)).transpose()?.map(|count| count as usize))
 }
 
-/// `logit_bias`: OpenAI's object of ids, or llama-server's list of pairs, in which a text stands for its
+/// `logit_bias`: OpenAI's object of ids, or llama-server's list of pairs, in which a text means its
 /// tokens and `false` bans a token.
 fn biases(fields: &Fields<'_, Generation>, served: &Served) -> Result<Vec<(u32, f32)>, ApiError> {
     let name = fields.path("logit_bias");

@@ -1,7 +1,7 @@
-//! What the CUDA kernels' accesses to memory take, held as a file in `tests/snapshots`: sectors of global
-//! memory and passes of shared memory, as the host form of the kernels counts them in the first block of each
-//! launch. After a change on purpose, `STERNA_UPDATE_SNAPSHOTS=1 cargo test --features simt,support/simt
-//! --test backends accesses` writes it anew.
+//! Memory accesses of the CUDA kernels, compared with a file in `tests/snapshots`: sectors of global memory
+//! and passes of shared memory, counted by the CPU build of the kernels in the first block of each launch.
+//! After an intended change, `STERNA_UPDATE_SNAPSHOTS=1 cargo test --features simt,support/simt --test
+//! backends accesses` rewrites the file.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -15,7 +15,7 @@ use sterna::program::{PageTable, Row, Step};
 use support::case::model::Model;
 use support::case::{Case, limits, shuffled_pages, windowed_limits, windowed_pages};
 
-/// One layer of BitNet 2B-4T, but for the vocabulary.
+/// One layer of BitNet 2B-4T, with a smaller vocabulary.
 const LAYER: Model = Model {
     n_layers: 1,
     dim: 2560,
@@ -31,7 +31,7 @@ const LAYER: Model = Model {
     experts: None,
 };
 
-/// Shapes of one sequence of three pages.
+/// The model and the page table of one sequence of three pages.
 fn case(model: Model) -> (Case, PageTable) {
     let windowed = model.kv == "turboquant";
     let limits = if windowed { windowed_limits(64, 1, 3) } else { limits(64, 1, 3) };
@@ -39,7 +39,7 @@ fn case(model: Model) -> (Case, PageTable) {
     (model.case("a layer", limits).0, pages)
 }
 
-/// By kernel, what the last `n` of 64 and `n` rows take on an RTX 5080.
+/// Counts by kernel for a step of `n` rows after 64 positions, on an RTX 5080.
 fn counts(case: &Case, pages: &PageTable, n: u32) -> BTreeMap<String, Counts> {
     let counts = Arc::default();
     let card = Spec::find("rtx-5080").expect("a card of the table");
@@ -53,11 +53,11 @@ fn counts(case: &Case, pages: &PageTable, n: u32) -> BTreeMap<String, Counts> {
         .run(running.exec, &Step { rows: &rows, pages, sampling: &[], changes: &[] })
         .expect("a run");
     let counts: &Mutex<BTreeMap<String, Counts>> = &counts;
-    counts.lock().expect("no launch panics").clone()
+    counts.lock().expect("not poisoned").clone()
 }
 
 #[test]
-fn accesses_are_those_of_the_snapshot() {
+fn memory_accesses_match_the_snapshot() {
     let mut text = String::from(
         "rows  kernel                          sectors  times the least  passes  times the least\n",
     );
@@ -73,7 +73,7 @@ fn accesses_are_those_of_the_snapshot() {
     .into_iter()
     .chain([("a delta net".to_owned(), nets, &[1, 64][..])])
     {
-        writeln!(text, "{what}").expect("a text takes everything");
+        writeln!(text, "{what}").expect("a string is writable");
         for &n in rows {
             for (kernel, counts) in counts(&case, &pages, n) {
                 let Counts { sectors, least_sectors, passes, least_passes } = counts;
@@ -83,7 +83,7 @@ fn accesses_are_those_of_the_snapshot() {
                 let times = |n: u64, least: u64| if least == 0 { 0.0 } else { n as f64 / least as f64 };
                 let (global, shared) = (times(sectors, least_sectors), times(passes, least_passes));
                 writeln!(text, "{n:4}  {kernel:30} {sectors:8} {global:16.3} {passes:7} {shared:16.3}")
-                    .expect("a text takes everything");
+                    .expect("a string is writable");
             }
         }
     }
@@ -92,5 +92,5 @@ fn accesses_are_those_of_the_snapshot() {
         std::fs::write(&file, &text).expect("a folder of snapshots");
     }
     let want = std::fs::read_to_string(&file).unwrap_or_default();
-    assert!(text == want, "{} is no longer what kernels do:\n{text}", file.display());
+    assert!(text == want, "{} differs from the kernels' accesses:\n{text}", file.display());
 }

@@ -1,6 +1,6 @@
-//! `AttnIn` and `Attend` of every backend against the f64 oracle: positions around page and split limits,
-//! every KV codec, grouped heads, several sequences in one step, pages out of order, and poison wherever no
-//! position of a sequence has been written.
+//! `AttnIn` and `Attend` of every backend against the f64 oracle: positions around page and split boundaries,
+//! every KV codec, grouped heads, several sequences in one step, pages out of order, and poison in all
+//! positions that no sequence has written.
 
 use ggml_types::{KvCodec, KvSide, KvVectors, QuantError, kv_by_name};
 use sterna::backend::{Backend, BackendError};
@@ -9,11 +9,11 @@ use sterna::program::{
     RopeStyle, Row, Step,
 };
 use support::case::{
-    Case, Turn, backends, backends_alternating, cpus, limits, pages_for, rows, shuffled_pages, simt, ty,
+    Case, StepCase, backends, backends_alternating, cpus, limits, pages_for, rows, shuffled_pages, simt, ty,
     wgpus,
 };
 
-/// What an attention layer looks like.
+/// Shape of an attention layer.
 #[derive(Clone, Copy)]
 pub(super) struct Shape {
     pub n_heads: usize,
@@ -22,17 +22,17 @@ pub(super) struct Shape {
     pub codec: &'static dyn KvCodec,
     pub act: ActQuant,
     pub rope: Option<(RopeStyle, usize)>,
-    /// RMS over queries and LayerNorm over keys.
+    /// RMS norm of query heads and LayerNorm of key heads.
     pub head_norms: bool,
-    /// Types and rounding of Q, K and V, where `act` alone does not say.
+    /// Types and input quantisation of Q, K and V, if not those of `act`.
     pub layers: Option<[(&'static str, ActQuant); 3]>,
-    /// A sliding window.
+    /// Sliding window.
     pub window: Option<u32>,
-    /// Positions behind its own that a row sees.
+    /// Number of positions after its own that a row attends to.
     pub ahead: u32,
-    /// Whether heads have sinks.
+    /// True if heads have sinks.
     pub sinks: bool,
-    /// Whether the output is gated.
+    /// True if the output is gated.
     pub gated: bool,
 }
 
@@ -70,7 +70,7 @@ struct Attention {
 }
 
 impl Attention {
-    /// Steps of up to `max_rows` rows over a table of [`shuffled_pages`].
+    /// Creates a layer for steps of up to `max_rows` rows over a table of [`shuffled_pages`].
     fn new(name: &str, shape: Shape, max_rows: usize, n_seqs: usize, n_pages: usize) -> Self {
         let Shape { n_heads, n_kv_heads, head_dim, .. } = shape;
         let mut case = Case::new(name, limits(max_rows, n_seqs, n_pages));
@@ -116,44 +116,44 @@ impl Attention {
         Self { case, x, q, y, gate }
     }
 
-    /// A turn over rows with random inputs.
-    fn turn(&mut self, stages: std::ops::Range<usize>, rows: Vec<Row>) -> Turn {
+    /// Creates a step of these rows with random inputs.
+    fn step_case(&mut self, stages: std::ops::Range<usize>, rows: Vec<Row>) -> StepCase {
         let inputs = vec![(self.x, self.case.numbers.values(rows.len() * DIM))];
         let out = (stages == BOTH).then_some(self.y);
         let read = [self.q].into_iter().chain(self.gate).chain(out).collect();
-        Turn { rows, stages, inputs, read }
+        StepCase { rows, stages, inputs, read }
     }
 
-    /// Turns that write NaN or large values to every position of every page.
-    fn poison(&self, pages: &PageTable) -> Vec<Turn> {
-        let mut turns = Vec::new();
+    /// Creates steps that write NaN or large values to every position of every page.
+    fn poison(&self, pages: &PageTable) -> Vec<StepCase> {
+        let mut steps = Vec::new();
         for seq in 0..pages.n_seqs() as u32 {
             let all = rows(seq, 0..(pages.seq(seq).len() * PAGE) as u32);
             for (i, rows) in all.chunks(self.case.p.limits.rows).enumerate() {
                 let poison = if i % 2 == 0 { f32::NAN } else { 1e15 };
                 let inputs = vec![(self.x, vec![poison; rows.len() * DIM])];
-                turns.push(Turn { rows: rows.to_vec(), stages: ATTN_IN, inputs, read: vec![] });
+                steps.push(StepCase { rows: rows.to_vec(), stages: ATTN_IN, inputs, read: vec![] });
             }
         }
-        turns
+        steps
     }
 
-    /// Writes positions without attention, in steps as large as they may be.
-    fn fill(&mut self, seq: u32, positions: std::ops::Range<u32>) -> Vec<Turn> {
+    /// Creates the largest possible steps that write positions without attention.
+    fn fill(&mut self, seq: u32, positions: std::ops::Range<u32>) -> Vec<StepCase> {
         let max_rows = self.case.p.limits.rows;
-        rows(seq, positions).chunks(max_rows).map(|rows| self.turn(ATTN_IN, rows.to_vec())).collect()
+        rows(seq, positions).chunks(max_rows).map(|rows| self.step_case(ATTN_IN, rows.to_vec())).collect()
     }
 }
 
-/// The last positions that these cases decode at.
+/// Last positions of the cases below.
 const POSITIONS: [u32; 8] = [0, 1, 62, 63, 64, 127, 255, 256];
 
 fn decodes_and_prefills(name: &str, shape: Shape, positions: &[u32]) {
     decodes_and_prefills_on(backends, name, shape, positions);
 }
 
-/// As [`decodes_and_prefills`], on some backends. One sequence grows through all positions, so that its cache
-/// is filled once. At each of them first 40 rows attend and last a single one, and pages are poison after it.
+/// The same on the given backends. One sequence grows through all positions, so that its cache is filled
+/// once. At each of them, steps of 40 rows down to a single row attend; positions after them are poisoned.
 pub(super) fn decodes_and_prefills_on(
     backends: fn() -> Vec<Box<dyn Backend>>,
     name: &str,
@@ -164,17 +164,17 @@ pub(super) fn decodes_and_prefills_on(
     let n_pages = pages_for(most as usize + 1) + 1;
     let mut attention = Attention::new(name, shape, 64, 1, n_pages);
     let pages = shuffled_pages(1, n_pages);
-    let mut turns = attention.poison(&pages);
+    let mut steps = attention.poison(&pages);
     let mut filled = 0;
     for &last in positions {
         for n_rows in [40, 7, 2, 1].into_iter().filter(|n| *n <= last + 1) {
             let first = last + 1 - n_rows;
-            turns.extend(attention.fill(0, filled..first));
-            turns.push(attention.turn(BOTH, rows(0, first..last + 1)));
+            steps.extend(attention.fill(0, filled..first));
+            steps.push(attention.step_case(BOTH, rows(0, first..last + 1)));
             filled = last + 1;
         }
     }
-    attention.case.check(backends(), &pages, &turns);
+    attention.case.check(backends(), &pages, &steps);
 }
 
 #[test]
@@ -182,8 +182,8 @@ fn grouped_heads() {
     decodes_and_prefills("4 heads, 1 KV head", plain(), &POSITIONS);
 }
 
-/// Windows below a page, of a page, across pages and beyond the positions, over caches of elements. What no
-/// row sees is no number, before the window as well as behind the row.
+/// Windows smaller than a page, of a page, across pages and larger than the sequence, in caches of f32 and
+/// f16. Positions outside the window are NaN, before it as well as after the row.
 #[test]
 fn sliding_windows() {
     for (i, (name, window, last, n_rows)) in [
@@ -209,22 +209,22 @@ fn sliding_windows() {
         let mut attention = Attention::new(&name, shape, 64, 1, n_pages);
         let pages = shuffled_pages(1, n_pages);
         let first = last + 1 - n_rows;
-        let mut turns = attention.poison(&pages);
-        turns.extend(attention.fill(0, 0..first));
+        let mut steps = attention.poison(&pages);
+        steps.extend(attention.fill(0, 0..first));
         let unseen = (first + 1).saturating_sub(window);
         for rows in rows(0, 0..unseen).chunks(64) {
             let inputs = vec![(attention.x, vec![f32::NAN; rows.len() * DIM])];
-            turns.push(Turn { rows: rows.to_vec(), stages: ATTN_IN, inputs, read: vec![] });
+            steps.push(StepCase { rows: rows.to_vec(), stages: ATTN_IN, inputs, read: vec![] });
         }
-        turns.push(attention.turn(BOTH, rows(0, first..last + 1)));
-        attention.case.check(backends_alternating(i), &pages, &turns);
+        steps.push(attention.step_case(BOTH, rows(0, first..last + 1)));
+        attention.case.check(backends_alternating(i), &pages, &steps);
     }
 }
 
-/// Rows of encoders see the whole sequence, or as far ahead as a window reaches: sequences of several lengths
-/// in one step, of which each runs as a whole. Behind its end are other values, and others' pages.
+/// Rows of encoders attend to the whole sequence, or as far ahead as a window reaches: whole sequences of
+/// several lengths in one step. After their ends are other values, and pages of other sequences.
 #[test]
-fn rows_that_see_ahead() {
+fn bidirectional_attention() {
     for (i, (name, head_dim, n_heads, window, ahead, lengths)) in [
         ("f32", 16, 4, None, Attend::ALL, &[1, 40, 7, 64, 65][..]),
         ("f16", 32, 3, None, Attend::ALL, &[130, 2, 63]),
@@ -248,14 +248,14 @@ fn rows_that_see_ahead() {
         let most = lengths.iter().sum::<u32>() as usize;
         let mut attention = Attention::new(&name, shape, most, lengths.len(), n_pages * lengths.len());
         let pages = shuffled_pages(lengths.len(), n_pages);
-        let mut turns = attention.poison(&pages);
+        let mut steps = attention.poison(&pages);
         let of_seq = |(seq, n): (usize, &u32)| rows(seq as u32, 0..*n);
-        turns.push(attention.turn(BOTH, lengths.iter().enumerate().flat_map(of_seq).collect()));
-        attention.case.check(backends_alternating(i), &pages, &turns);
+        steps.push(attention.step_case(BOTH, lengths.iter().enumerate().flat_map(of_seq).collect()));
+        attention.case.check(backends_alternating(i), &pages, &steps);
     }
 }
 
-/// One row, rows that share splits, and tiles of rows, with heads that do not fill a tile.
+/// A single row, rows that share splits, and tiles of rows, with heads that do not fill a tile.
 #[test]
 fn heads_with_sinks() {
     let sinks = Shape { sinks: true, ..plain() };
@@ -265,7 +265,7 @@ fn heads_with_sinks() {
     decodes_and_prefills("sinks over halves", Shape { codec: codec("f16"), ..sinks }, &[200]);
 }
 
-/// Queries come with what the output is gated with, head by head.
+/// The query projection also produces the gates of the output, head by head.
 #[test]
 fn gated_attention() {
     let rope = Some((RopeStyle::Halves, 8));
@@ -307,8 +307,8 @@ fn f16_cache() {
     decodes_and_prefills("f16", Shape { codec: codec("f16"), ..plain() }, &[0, 63, 64, 256]);
 }
 
-/// Steps of many rows go to tensor cores on a card: heads of every size that they take, groups that fill a
-/// block's rows evenly or not, and more heads than a block takes.
+/// Steps of many rows use tensor cores on a card: heads of every size that these support, groups that fill a
+/// block's rows evenly or not, and more heads than fit in a block.
 #[test]
 #[ignore = "thorough: scripts/test --all"]
 fn f16_cache_of_heads_of_every_size() {
@@ -327,7 +327,7 @@ fn f16_cache_of_heads_of_every_size() {
     }
 }
 
-/// A codec of whole vectors, as quantised ones are.
+/// A codec of whole vectors, like the quantised ones.
 #[derive(Debug)]
 struct Vectors;
 
@@ -345,7 +345,7 @@ impl KvCodec for Vectors {
     }
 }
 
-/// Vectors of another codec, with a byte before each.
+/// Vectors of another codec, each after one marker byte.
 #[derive(Debug)]
 struct Marked(Box<dyn KvVectors>);
 
@@ -356,14 +356,14 @@ impl KvVectors for Marked {
     }
 
     fn decode(&self, bytes: &[u8], out: &mut [f32]) {
-        assert_eq!(bytes[0], 42, "a vector that was written");
+        assert_eq!(bytes[0], 42, "the vector was never written");
         self.0.decode(&bytes[1..], out);
     }
 }
 
-/// A codec of the caller's own: the CPU takes any, and a device names what it lacks.
+/// The CPU supports any codec; other backends name the missing kernel.
 #[test]
-fn a_cache_of_whole_vectors() {
+fn custom_kv_codec_runs_only_on_the_cpu() {
     let shape = Shape { codec: &Vectors, ..plain() };
     decodes_and_prefills_on(|| cpus(&[1, 2, 3]), "vectors", shape, &[0, 63, 64, 256]);
     let attention = Attention::new("vectors on a device", shape, 1, 1, 1);
@@ -378,11 +378,11 @@ fn a_cache_of_whole_vectors() {
     }
 }
 
-/// The bounds above allow for a cache of halves; over one and the same cache, many rows at once are as exact
-/// as single ones. Sums differ by a few roundings of floats: 2^-20 of the largest output leaves room for 8 of
-/// them. Queries are small, because roundings of large scores would weigh more.
+/// The bounds above allow for an f16 cache; over the same cache, many rows at once are as exact as single
+/// ones. Sums differ by a few f32 roundings: 2^-20 of the largest output leaves room for 8 of them. Queries
+/// are small, because roundings of large scores would weigh more.
 #[test]
-fn rows_together_attend_as_they_do_alone() {
+fn attention_of_many_rows_matches_single_rows() {
     for (n_heads, n_kv_heads, head_dim, last) in [(4, 1, 16, 63), (6, 2, 128, 150), (2, 1, 256, 70)] {
         let rope = Some((RopeStyle::Halves, head_dim / 2));
         let shape = Shape { n_heads, n_kv_heads, head_dim, rope, codec: codec("f16"), ..plain() };
@@ -390,11 +390,11 @@ fn rows_together_attend_as_they_do_alone() {
         let mut attention = Attention::new(&name, shape, 64, 1, 3);
         let pages = shuffled_pages(1, 3);
         let fill = attention.fill(0, 0..last - 39);
-        let together = attention.turn(ATTN_IN, rows(0, last - 39..last + 1));
+        let together = attention.step_case(ATTN_IN, rows(0, last - 39..last + 1));
         for mut backend in backends() {
             let device = backend.device();
             let mut running = attention.case.on(&mut *backend);
-            fill.iter().chain([&together]).for_each(|turn| running.turn(turn, &pages, &[]));
+            fill.iter().chain([&together]).for_each(|step| running.run_step(step, &pages, &[]));
             let q: Vec<f32> = running.read(attention.q, 40).iter().map(|q| q / 32.0).collect();
             running.write(attention.q, &q);
             running.run(1..2, &together.step(&pages, &[]));
@@ -416,13 +416,12 @@ fn rows_together_attend_as_they_do_alone() {
     }
 }
 
-/// Tensor cores cut off what an accumulator has no place for, always towards zero, and so does the
-/// processor's form of the kernels: over thousands of positions the outputs of a tile must not shrink.
-/// Roundings of single elements cancel in the mean of the 1,536 outputs; one accumulator over all positions
-/// would be 3e-5 short in the mean.
+/// Tensor cores truncate sums towards zero, and so does the CPU build of the kernels: over thousands of
+/// positions the outputs of a tile must not become too small. Roundings of single elements cancel in the mean
+/// of the 1,536 outputs; with one accumulator over all positions the mean would be 3e-5 too small.
 #[test]
-fn tiles_of_a_long_context_lose_nothing() {
-    // As many KV heads as the kernels' blocks, so that no tile is split.
+fn long_context_attention_is_not_biased() {
+    // As many KV heads as blocks of a launch, so that no tile is split.
     let (n_heads, head_dim, n_positions) = (6, 16, 4096);
     let shape = Shape { n_heads, n_kv_heads: n_heads, head_dim, rope: None, codec: codec("f16"), ..plain() };
     let n_pages = n_positions as usize / PAGE;
@@ -433,49 +432,49 @@ fn tiles_of_a_long_context_lose_nothing() {
     s.wv.bias = Some(bias);
     let pages = shuffled_pages(1, n_pages);
     let fill = attention.fill(0, 0..n_positions - 16);
-    let together = attention.turn(ATTN_IN, rows(0, n_positions - 16..n_positions));
+    let together = attention.step_case(ATTN_IN, rows(0, n_positions - 16..n_positions));
     if let Some(mut backend) = simt(1) {
         let mut running = attention.case.on(&mut *backend);
-        fill.iter().chain([&together]).for_each(|turn| running.turn(turn, &pages, &[]));
-        // Weights are about equal, so that every position counts.
+        fill.iter().chain([&together]).for_each(|step| running.run_step(step, &pages, &[]));
+        // Weights are about equal, so that every position contributes.
         let q: Vec<f32> = running.read(attention.q, 16).iter().map(|q| q / 32.0).collect();
         running.write(attention.q, &q);
         running.run(1..2, &together.step(&pages, &[]));
         let got = running.read(attention.y, 16);
         let cols = n_heads * head_dim;
-        let (mut lost, mut all) = (0.0_f64, 0.0);
+        let (mut diff, mut all) = (0.0_f64, 0.0);
         for (i, row) in together.rows.iter().enumerate() {
             running.write(attention.q, &q[i * cols..(i + 1) * cols]);
             running.run(1..2, &Step { rows: &[*row], pages: &pages, sampling: &[], changes: &[] });
             for (a, b) in got[i * cols..].iter().zip(running.read(attention.y, 1)) {
-                lost += f64::from(b - a) * f64::from(b.signum());
+                diff += f64::from(b - a) * f64::from(b.signum());
                 all += f64::from(b.abs());
             }
         }
-        println!("{:.1e} lost", lost / all);
-        assert!((lost / all).abs() < 1e-6, "{:.1e} of the outputs is lost", lost / all);
+        println!("relative bias {:.1e}", diff / all);
+        assert!((diff / all).abs() < 1e-6, "relative bias {:.1e}", diff / all);
     }
 }
 
-/// A value beyond the range of halves is infinite in its element, for the rows that see it: the same elements
-/// whether rows stand together or alone.
+/// A value beyond the range of f16 makes its element infinite in the rows that attend to it: the same
+/// elements in one step of all rows as in steps of single rows.
 #[test]
-fn a_value_beyond_halves_stays_in_its_element() {
-    ["f16", "q8_0"].into_iter().for_each(values_beyond_halves);
+fn f16_overflow_stays_in_its_element() {
+    ["f16", "q8_0"].into_iter().for_each(values_beyond_f16);
 }
 
-fn values_beyond_halves(of_keys: &str) {
+fn values_beyond_f16(keys: &str) {
     let shape = Shape { codec: codec("f16"), head_dim: 64, ..plain() };
     let mut attention = Attention::new("values beyond halves", shape, 64, 1, 2);
-    attention.case.p.kvs[0].k = codec(of_keys);
+    attention.case.p.kvs[0].k = codec(keys);
     let sterna::program::Stage::AttnIn(s) = &mut attention.case.p.stages[0].1 else { unreachable!() };
     s.wv.scale = 2.5e4;
     let pages = shuffled_pages(1, 2);
-    let together = attention.turn(BOTH, rows(0, 0..40));
+    let together = attention.step_case(BOTH, rows(0, 0..40));
     for mut backend in simt(1).into_iter().chain(cpus(&[1])) {
         let device = backend.device();
         let mut running = attention.case.on(&mut *backend);
-        running.turn(&together, &pages, &[]);
+        running.run_step(&together, &pages, &[]);
         let (q, got) = (running.read(attention.q, 40), running.read(attention.y, 40));
         let cols = got.len() / 40;
         let finite = got[39 * cols..].iter().filter(|y| y.is_finite()).count();
@@ -507,7 +506,7 @@ fn rotary_embeddings() {
 #[test]
 fn norms_of_heads() {
     decodes_and_prefills("head norms", Shape { head_norms: true, ..plain() }, &[3, 66]);
-    // As Qwen3 has them; heads of no whole number of warps, turned in part; one with rounded inputs.
+    // As in Qwen3; heads that do not fill warps, with RoPE on a part of them; one with quantised inputs.
     for (n_heads, n_kv_heads, head_dim, rope, act) in [
         (4, 2, 128, Some((RopeStyle::Halves, 64)), ActQuant::None),
         (6, 3, 20, Some((RopeStyle::Adjacent, 7)), ActQuant::None),
@@ -519,9 +518,9 @@ fn norms_of_heads() {
     }
 }
 
-/// Q, K and V that no kernel has together, and ternary ones whose inputs are not rounded.
+/// Types of Q, K and V that no kernel computes together, and ternary ones whose inputs are not quantised.
 #[test]
-fn layers_of_unequal_types() {
+fn layers_of_different_types() {
     let (none, int8) = (ActQuant::None, ActQuant::I8PerToken);
     for (layers, head_norms) in [
         ([("i2_s", int8), ("i2_s", int8), ("q8_0", none)], true),
@@ -539,7 +538,7 @@ fn int8_projections() {
     decodes_and_prefills("int8", Shape { act: ActQuant::I8PerToken, ..plain() }, &[3, 66]);
 }
 
-/// One decode and one batch far into a sequence, which tasks share by its splits.
+/// A single row and batches far into a sequence, whose splits run in parallel.
 #[test]
 fn a_long_context() {
     long_context(&["f16"]);
@@ -547,7 +546,7 @@ fn a_long_context() {
 
 #[test]
 #[ignore = "thorough: scripts/test --all"]
-fn a_long_context_of_floats() {
+fn a_long_context_in_f32() {
     long_context(&["f32"]);
 }
 
@@ -556,11 +555,11 @@ fn long_context(codecs: &[&str]) {
         let shape = Shape { codec, n_heads: 8, n_kv_heads: 2, ..plain() };
         let mut attention = Attention::new(&format!("long, {}", codec.name()), shape, 64, 1, 32);
         let pages = shuffled_pages(1, 32);
-        let mut turns = attention.fill(0, 0..2037);
-        turns.push(attention.turn(BOTH, rows(0, 2037..2047)));
-        turns.push(attention.turn(BOTH, rows(0, 2016..2047)));
-        turns.push(attention.turn(BOTH, rows(0, 2047..2048)));
-        attention.case.check(backends(), &pages, &turns);
+        let mut steps = attention.fill(0, 0..2037);
+        steps.push(attention.step_case(BOTH, rows(0, 2037..2047)));
+        steps.push(attention.step_case(BOTH, rows(0, 2016..2047)));
+        steps.push(attention.step_case(BOTH, rows(0, 2047..2048)));
+        attention.case.check(backends(), &pages, &steps);
     }
 }
 
@@ -577,57 +576,57 @@ fn several_sequences(shape: Shape) {
     let name = format!("several sequences, {}", shape.codec.name());
     let mut attention = Attention::new(&name, shape, 64, n_seqs, n_pages);
     let pages = shuffled_pages(n_seqs, n_pages);
-    let mut turns = attention.poison(&pages);
+    let mut steps = attention.poison(&pages);
     for (seq, from) in [(0, 300), (1, 63), (2, 0), (3, 64)] {
-        turns.extend(attention.fill(seq, 0..from));
+        steps.extend(attention.fill(seq, 0..from));
     }
     let mut mixed = rows(0, 300..301);
     mixed.extend(rows(2, 0..33));
     mixed.extend(rows(1, 63..64));
     mixed.extend(rows(3, 64..70));
-    turns.push(attention.turn(BOTH, mixed));
-    // In turn, each sequence still in the order of its positions.
-    let in_turn =
+    steps.push(attention.step_case(BOTH, mixed));
+    // Interleaved rows, each sequence still in the order of its positions.
+    let interleaved =
         |i: u32| [(0, 301 + i), (2, 33 + i), (3, 70 + i)].map(|(seq, pos)| rows(seq, pos..pos + 1)[0]);
-    turns.push(attention.turn(BOTH, (0..4).flat_map(in_turn).collect()));
-    attention.case.check(backends(), &pages, &turns);
+    steps.push(attention.step_case(BOTH, (0..4).flat_map(interleaved).collect()));
+    attention.case.check(backends(), &pages, &steps);
 }
 
-/// A sequence that was cut back sees nothing of what it had written beyond, be it NaN.
+/// A sequence that was cut back does not read the positions that it had written after the cut, even if NaN.
 #[test]
-fn cut_back_sequences_forget() {
+fn cut_back_sequences_ignore_later_positions() {
     for codec in [codec("f32"), codec("f16")] {
         let shape = Shape { codec, ..plain() };
         let mut attention = Attention::new(&format!("cut back, {}", codec.name()), shape, 64, 1, 4);
         let pages = shuffled_pages(1, 4);
-        let mut turns = attention.fill(0, 0..100);
-        let mut bad = attention.turn(ATTN_IN, rows(0, 80..140));
+        let mut steps = attention.fill(0, 0..100);
+        let mut bad = attention.step_case(ATTN_IN, rows(0, 80..140));
         bad.inputs[0].1.fill(f32::NAN);
         bad.read.clear();
-        turns.push(bad);
-        turns.push(attention.turn(BOTH, rows(0, 80..97)));
-        turns.push(attention.turn(BOTH, rows(0, 97..102)));
-        turns.push(attention.turn(BOTH, rows(0, 102..103)));
-        attention.case.check(backends(), &pages, &turns);
+        steps.push(bad);
+        steps.push(attention.step_case(BOTH, rows(0, 80..97)));
+        steps.push(attention.step_case(BOTH, rows(0, 97..102)));
+        steps.push(attention.step_case(BOTH, rows(0, 102..103)));
+        attention.case.check(backends(), &pages, &steps);
     }
 }
 
-/// A row of NaN reaches the rows behind it, and no row before it or of another sequence.
+/// A row of NaN affects the rows after it, and no row before it or of another sequence.
 #[test]
-fn nan_reaches_only_who_sees_it() {
+fn nan_reaches_only_later_rows_of_its_sequence() {
     for codec in [codec("f32"), codec("f16")] {
         let shape = Shape { codec, ..plain() };
         let mut attention = Attention::new(&format!("NaN, {}", codec.name()), shape, 64, 2, 2);
         let pages = shuffled_pages(2, 2);
         let mut both = rows(0, 0..40);
         both.extend(rows(1, 0..10));
-        let mut turn = attention.turn(BOTH, both);
-        turn.inputs[0].1[20 * DIM + 5] = f32::NAN;
-        attention.case.check(backends(), &pages, &[turn]);
+        let mut step = attention.step_case(BOTH, both);
+        step.inputs[0].1[20 * DIM + 5] = f32::NAN;
+        attention.case.check(backends(), &pages, &[step]);
     }
 }
 
-/// Ropes belong to their stage: two layers of one program may turn differently.
+/// Two layers of one program may have different RoPE parameters.
 #[test]
 fn each_layer_has_its_own_rope() {
     let mut attention = Attention::new("two ropes", plain(), 8, 1, 1);
@@ -638,8 +637,8 @@ fn each_layer_has_its_own_rope() {
     second.rope = Some(other);
     attention.case.p.push("1.attn_in", second);
     let pages = shuffled_pages(1, 1);
-    let mut turns = vec![attention.turn(0..1, rows(0, 0..7)), attention.turn(2..3, rows(0, 0..7))];
-    let all = attention.turn(0..3, rows(0, 2..7));
-    turns.push(Turn { read: vec![attention.q], ..all });
-    attention.case.check(backends(), &pages, &turns);
+    let mut steps = vec![attention.step_case(0..1, rows(0, 0..7)), attention.step_case(2..3, rows(0, 0..7))];
+    let all = attention.step_case(0..3, rows(0, 2..7));
+    steps.push(StepCase { read: vec![attention.q], ..all });
+    attention.case.check(backends(), &pages, &steps);
 }

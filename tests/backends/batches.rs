@@ -1,5 +1,5 @@
-//! How tokens are cut into steps changes nothing, to the bit: a prompt in one batch, in pieces or token by
-//! token, beside other sequences or alone, after a cut, on however many threads.
+//! Results do not depend on how tokens are divided into steps, to the bit: a prompt in one batch, in parts or
+//! token by token, together with other sequences or alone, after a cut, with any number of threads.
 
 use std::ops::Range;
 
@@ -14,7 +14,7 @@ const MAX_ROWS: usize = 80;
 const N_SEQS: usize = 3;
 const N_PAGES: usize = 6;
 
-/// A cache whose pages are encoded when they have left the window.
+/// A cache whose pages are encoded once they have left the window.
 const WINDOWED: Model = Model { kv: "turboquant", ..SMALL };
 
 fn small(model: Model) -> (Case, Buf, PageTable) {
@@ -27,7 +27,7 @@ fn small(model: Model) -> (Case, Buf, PageTable) {
     (case, logits, pages)
 }
 
-/// The token at a position of a sequence: any function will do.
+/// Token at a position of a sequence, by an arbitrary function.
 fn token(seq: u32, pos: u32) -> u32 {
     (seq * 101 + pos * pos * 7 + pos * 13) % SMALL.n_vocab as u32
 }
@@ -50,13 +50,13 @@ fn run(running: &mut Running<'_>, logits: Buf, pages: &PageTable, rows: &[Row]) 
     all.chunks_exact(SMALL.n_vocab).map(<[f32]>::to_vec).collect()
 }
 
-/// Logits of positions `0..n`, one token a step.
+/// Returns the logits of positions `0..n`, with one token per step.
 fn one_by_one(running: &mut Running<'_>, logits: Buf, pages: &PageTable, seq: u32, n: u32) -> Vec<Vec<f32>> {
     (0..n).flat_map(|pos| run(running, logits, pages, &rows(seq, pos..pos + 1))).collect()
 }
 
 #[test]
-fn a_batch_is_its_tokens_one_by_one() {
+fn batched_prefill_matches_single_steps() {
     for model in [
         SMALL,
         WINDOWED,
@@ -84,9 +84,9 @@ fn a_batch_is_its_tokens_one_by_one() {
     }
 }
 
-/// Attention merges the results of splits from position 256 on.
+/// From position 256 on, attention merges the results of splits.
 #[test]
-fn a_batch_far_into_a_sequence_is_its_tokens_one_by_one() {
+fn late_batches_match_single_steps() {
     for model in [SMALL, WINDOWED] {
         let (case, logits, pages) = small(model);
         for mut backend in cpus(&[2]) {
@@ -106,7 +106,7 @@ fn a_batch_far_into_a_sequence_is_its_tokens_one_by_one() {
 }
 
 #[test]
-fn the_number_of_threads_changes_nothing() {
+fn logits_do_not_depend_on_the_number_of_threads() {
     for model in [SMALL, WINDOWED] {
         let (case, logits, pages) = small(model);
         for kernels in simd::all() {
@@ -128,14 +128,14 @@ fn the_number_of_threads_changes_nothing() {
     }
 }
 
-/// Three sequences, in steps that take some tokens of some of them, and cut one back now and then.
+/// Three sequences in steps with some tokens of each, one of which is sometimes cut back.
 #[test]
-fn any_schedule_gives_the_same_logits() {
+fn logits_do_not_depend_on_the_schedule() {
     any_schedule(SMALL, 120);
 }
 
 #[test]
-fn any_schedule_gives_the_same_logits_in_a_windowed_cache() {
+fn windowed_logits_do_not_depend_on_the_schedule() {
     any_schedule(WINDOWED, 220);
 }
 

@@ -1,6 +1,6 @@
-//! CUDA kernels with the geometry of real cards: as many blocks, splits, tiles and bytes of shared memory as
-//! an H100, an RTX 5080, an RTX 3060 and a T4 get. A shape or two of every family of kernels, against the
-//! oracle; `conformance.rs` and `attention.rs` have all shapes, on a small card.
+//! CUDA kernels with the geometry of real cards: blocks, splits, tiles and bytes of shared memory as on an
+//! H100, an RTX 5080, an RTX 3060 and a T4. One or two shapes of every family of kernels, against the oracle;
+//! `conformance.rs` and `attention.rs` test all shapes, on a small card.
 
 use ggml_types::kv_by_name;
 use ggml_types::types::REGISTRY;
@@ -8,11 +8,11 @@ use sterna::program::{
     Act, ActQuant, Experts, FfnIn, Linear, Logits, NormKind, ProjAdd, RowsOf, Sample, Sampling,
 };
 use support::case::window::{RIGHT, Rule, TWO_OF_TWO, attends_as, codec};
-use support::case::{Case, Turn, limits, rows, shuffled_pages, simt_of_cards, ty};
+use support::case::{Case, StepCase, limits, rows, shuffled_pages, simt_of_cards, ty};
 
 use super::attention::{Shape, decodes_and_prefills_on, plain};
 
-/// Rows of the steps: those of single rows, of several, and of tensor cores have a kernel each.
+/// Rows of the steps: single rows, several rows, and rows for tensor cores have separate kernels.
 const N_ROWS: [usize; 3] = [1, 5, 33];
 
 #[test]
@@ -31,14 +31,14 @@ fn linear_layers_of_every_type() {
                 let inputs =
                     vec![(y, case.numbers.values(n_rows * cols)), (x, case.numbers.values(n_rows * outputs))];
                 let rows = rows(0, 0..n_rows as u32);
-                let turn = Turn { rows, stages: 0..1, inputs, read: vec![x] };
-                case.check(simt_of_cards(), &shuffled_pages(1, 1), &[turn]);
+                let step = StepCase { rows, stages: 0..1, inputs, read: vec![x] };
+                case.check(simt_of_cards(), &shuffled_pages(1, 1), &[step]);
             }
         }
     }
 }
 
-/// Layers with a kernel in common, and gate and up that have none.
+/// Gate and up with a common kernel, and with one each.
 #[test]
 fn feed_forward() {
     for (gate, up) in [("i2_s", "i2_s"), ("q8_0", "q8_0"), ("i2_s", "q8_0"), ("q4_k", "q5_k")] {
@@ -57,8 +57,8 @@ fn feed_forward() {
             let (gate, up) = (Some(layer(gate)), layer(up));
             case.p.push("ffn_in", FfnIn { gate, ..FfnIn::plain(x, norm, up, Act::Relu2, h) });
             let inputs = vec![(x, case.numbers.values(n_rows * dim))];
-            let turn = Turn { rows: rows(0, 0..n_rows as u32), stages: 0..1, inputs, read: vec![h] };
-            case.check(simt_of_cards(), &shuffled_pages(1, 1), &[turn]);
+            let step = StepCase { rows: rows(0, 0..n_rows as u32), stages: 0..1, inputs, read: vec![h] };
+            case.check(simt_of_cards(), &shuffled_pages(1, 1), &[step]);
         }
     }
 }
@@ -79,13 +79,13 @@ fn mixtures_of_experts() {
         case.p.push("experts", Experts { x, norm, router, experts, n_used, act });
         let inputs = vec![(x, case.numbers.values(n_rows * dim))];
         let rows = rows(0, 0..n_rows as u32);
-        let turn = Turn { rows, stages: 0..1, inputs, read: vec![x] };
-        case.check(simt_of_cards(), &shuffled_pages(1, 1), &[turn]);
+        let step = StepCase { rows, stages: 0..1, inputs, read: vec![x] };
+        case.check(simt_of_cards(), &shuffled_pages(1, 1), &[step]);
     }
 }
 
 #[test]
-fn logits_and_the_largest_of_them() {
+fn logits_and_greedy_tokens() {
     let (dim, n_vocab, n_rows) = (256, 2_000, 5);
     for name in ["f16", "q6_k", "i2_s"] {
         let mut case = Case::new(&format!("logits of {name}"), limits(n_rows, 1, 1));
@@ -97,14 +97,14 @@ fn logits_and_the_largest_of_them() {
         let mut rows = rows(0, 0..n_rows as u32);
         rows.iter_mut().for_each(|row| row.logits = true);
         let inputs = vec![(x, case.numbers.values(n_rows * dim))];
-        let turn = Turn { rows, stages: 0..1, inputs, read: vec![logits] };
-        case.check(simt_of_cards(), &shuffled_pages(1, 1), std::slice::from_ref(&turn));
+        let step = StepCase { rows, stages: 0..1, inputs, read: vec![logits] };
+        case.check(simt_of_cards(), &shuffled_pages(1, 1), std::slice::from_ref(&step));
         for mut backend in simt_of_cards() {
             let device = backend.device();
             let mut running = case.on(&mut *backend);
-            let turn =
-                Turn { stages: 0..2, rows: turn.rows.clone(), inputs: turn.inputs.clone(), read: vec![] };
-            running.turn(&turn, &shuffled_pages(1, 1), &[Some(Sampling::GREEDY); 5]);
+            let step =
+                StepCase { stages: 0..2, rows: step.rows.clone(), inputs: step.inputs.clone(), read: vec![] };
+            running.run_step(&step, &shuffled_pages(1, 1), &[Some(Sampling::GREEDY); 5]);
             let values = running.read(logits, n_rows);
             let want: Vec<u32> = values.chunks(n_vocab).map(sterna::program::sampling::argmax).collect();
             let mut got = vec![0; n_rows];
@@ -114,15 +114,15 @@ fn logits_and_the_largest_of_them() {
     }
 }
 
-/// Single rows, which split their positions, and tiles of many.
+/// Single rows, which split their positions, and tiles of many rows.
 #[test]
 #[ignore = "thorough: scripts/test --all"]
-fn attention_over_caches_of_numbers() {
+fn attention_over_float_caches() {
     for name in ["f16", "f32"] {
         let codec = kv_by_name(name).expect("a codec of the registry");
         let shape = Shape { n_heads: 8, n_kv_heads: 2, head_dim: 64, codec, ..plain() };
         decodes_and_prefills_on(simt_of_cards, &format!("cards, {name}"), shape, &[300]);
-        // Tiles of such heads take more shared memory than a T4 has.
+        // Tiles of these heads need more shared memory than a T4 has.
         let shape = Shape { head_dim: 128, ..shape };
         decodes_and_prefills_on(simt_of_cards, &format!("cards, {name} of 128"), shape, &[80]);
     }
@@ -130,7 +130,7 @@ fn attention_over_caches_of_numbers() {
 
 #[test]
 #[ignore = "thorough: scripts/test --all"]
-fn attention_over_caches_of_blocks_and_codes() {
+fn attention_over_quantised_caches() {
     for names in [["q8_0", "q4_0"], ["q4_0", "f16"]] {
         let rule = Rule { at_once: Some(names.map(codec)), ..RIGHT };
         attends_as(TWO_OF_TWO, names, rule, &[], 330, simt_of_cards());

@@ -1,8 +1,7 @@
 //! Every backend, stage and type over a table of cases, against the plain f64 oracle.
 //!
-//! Every bound comes from the oracle, which says with each operation why it is as large as it is. Before
-//! every run all buffers are poisoned with NaN, and so are the rows beyond the step, which must stay as they
-//! are.
+//! Every error bound comes from the oracle, which gives its reason at each operation. Before every run all
+//! buffers are filled with NaN. Rows beyond the step must keep it.
 
 use ggml_types::types::REGISTRY;
 use sterna::backend::Backend;
@@ -10,22 +9,22 @@ use sterna::program::{
     Act, ActQuant, Embed, Expert, Experts, FfnIn, Linear, Logits, NormKind, ProjAdd, Row, RowsOf, Step,
 };
 use support::case::{
-    Case, Numbers, Turn, backend, backends, backends_alternating, cpus, few_backends, limits, rows,
+    Case, Numbers, StepCase, backend, backends, backends_alternating, cpus, few_backends, limits, rows,
     shuffled_pages, simt, ty,
 };
 
 const ACT_QUANTS: [ActQuant; 3] = [ActQuant::None, ActQuant::I8PerToken, ActQuant::I8PerBlock];
 
-/// Columns for every type: one block, and an odd number of blocks, of at least `least` elements.
-fn cols_of(block: usize, least: usize) -> usize {
-    block * least.div_ceil(block).next_multiple_of(2).saturating_sub(1).max(1)
+/// Columns for every type: an odd number of blocks with about `elems` elements.
+fn cols_of(block: usize, elems: usize) -> usize {
+    block * elems.div_ceil(block).next_multiple_of(2).saturating_sub(1).max(1)
 }
 
 pub(super) fn single(n_rows: usize) -> Vec<Row> {
     rows(0, 0..n_rows as u32)
 }
 
-/// Single rows, a few, and as many as go to tensor cores.
+/// A single row, a few, and enough for tensor cores.
 #[test]
 fn linear_layers_of_every_type() {
     linear_layers(&[(1, 37, 700), (5, 16, 1), (17, 67, 300)], backends_alternating);
@@ -33,7 +32,7 @@ fn linear_layers_of_every_type() {
 
 #[test]
 #[ignore = "thorough: scripts/test --all"]
-fn linear_layers_of_every_type_and_other_shapes() {
+fn linear_layers_of_every_type_and_shape() {
     let shapes = [(1, 1, 1), (1, 37, 700), (2, 5, 300), (5, 16, 1), (17, 67, 300), (33, 3, 520)];
     linear_layers(&shapes, |_| backends());
 }
@@ -44,7 +43,7 @@ fn linear_layers_of_long_rows() {
     long_rows((2, 4, 28_672));
 }
 
-/// Those of Mistral Small.
+/// The columns of the feed-forward layers of Mistral Small.
 #[test]
 #[ignore = "thorough: scripts/test --all"]
 fn linear_layers_of_longer_rows() {
@@ -52,17 +51,18 @@ fn linear_layers_of_longer_rows() {
 }
 
 fn long_rows(shape: (usize, usize, usize)) {
-    // The other kinds of wgpu's kernels have buffers that are smaller than such a row.
+    // The other variant of the wgpu kernels has buffers that are smaller than such a row.
     let backends = |_| cpus(&[2]).into_iter().chain(simt(1)).chain(backend("wgpu", 1)).collect();
     linear_layers(&[shape], backends);
 }
 
-/// Shapes are rows of the step, outputs, and the least columns; backends are those of the n-th case.
+/// Each shape is rows of the step, outputs, and about the number of columns. `backends` returns those of the
+/// n-th case.
 fn linear_layers(shapes: &[(usize, usize, usize)], backends: fn(usize) -> Vec<Box<dyn Backend>>) {
     for (i, ty) in REGISTRY.iter().enumerate() {
         for act in ACT_QUANTS {
-            for (j, &(n_rows, outputs, least)) in shapes.iter().enumerate() {
-                let cols = cols_of(ty.block_elems(), least);
+            for (j, &(n_rows, outputs, about_cols)) in shapes.iter().enumerate() {
+                let cols = cols_of(ty.block_elems(), about_cols);
                 let outputs = outputs.next_multiple_of(ty.rows_together());
                 let name = format!("proj_add {} {act:?} {n_rows} x [{outputs}, {cols}]", ty.name());
                 let mut case = Case::new(&name, limits(n_rows + 1, 1, 1));
@@ -71,18 +71,18 @@ fn linear_layers(shapes: &[(usize, usize, usize)], backends: fn(usize) -> Vec<Bo
                 case.p.push("proj_add", ProjAdd::plain(y, w, x));
                 let inputs =
                     vec![(y, case.numbers.values(n_rows * cols)), (x, case.numbers.values(n_rows * outputs))];
-                let turn = Turn { rows: single(n_rows), stages: 0..1, inputs, read: vec![x] };
-                case.check(backends(i + j), &shuffled_pages(1, 1), &[turn]);
+                let step = StepCase { rows: single(n_rows), stages: 0..1, inputs, read: vec![x] };
+                case.check(backends(i + j), &shuffled_pages(1, 1), &[step]);
             }
         }
     }
 }
 
-/// Sums of many columns on tensor cores must not shrink either (attention.rs): 16 rows at once against the
-/// same rows one by one, whose sums are of floats. One accumulator over all columns would be 5e-5 short in
-/// the mean of the outputs.
+/// Tensor cores truncate (attention.rs), which must not make sums over many columns too small: 16 rows at
+/// once against the same rows one by one, which are summed in f32. With one accumulator over all columns the
+/// mean of the outputs would be 5e-5 too small.
 #[test]
-fn sums_of_many_columns_lose_nothing() {
+fn long_tensor_core_sums_are_not_biased() {
     let (n_rows, outputs, cols) = (16, 64, 6912);
     let mut case = Case::new("the bias of many columns", limits(n_rows, 1, 1));
     let (y, x) = (case.buf("y", cols), case.buf("x", outputs));
@@ -102,13 +102,13 @@ fn sums_of_many_columns_lose_nothing() {
         };
         let together = products(single(n_rows), &inputs);
         let alone = inputs.chunks(cols).flat_map(|row| products(single(1), row));
-        let (mut lost, mut all) = (0.0_f64, 0.0);
+        let (mut diff, mut all) = (0.0_f64, 0.0);
         for (a, b) in together.iter().zip(alone) {
-            lost += f64::from(b - a);
+            diff += f64::from(b - a);
             all += f64::from(b);
         }
-        println!("{:.1e} lost", lost / all);
-        assert!((lost / all).abs() < 1e-6, "{:.1e} of the products is lost", lost / all);
+        println!("relative bias {:.1e}", diff / all);
+        assert!((diff / all).abs() < 1e-6, "relative bias {:.1e}", diff / all);
     }
 }
 
@@ -127,16 +127,16 @@ fn linear_layers_with_norm_bias_and_scale() {
                 case.p.push("proj_add", ProjAdd::plain(y, w, x));
                 let inputs =
                     vec![(y, case.numbers.values(n_rows * cols)), (x, case.numbers.values(n_rows * outputs))];
-                let turn = Turn { rows: single(n_rows), stages: 0..1, inputs, read: vec![x] };
-                case.check(backends_alternating(i + n_rows / 4), &shuffled_pages(1, 1), &[turn]);
+                let step = StepCase { rows: single(n_rows), stages: 0..1, inputs, read: vec![x] };
+                case.check(backends_alternating(i + n_rows / 4), &shuffled_pages(1, 1), &[step]);
             }
         }
     }
 }
 
-/// A product that is normed before it is added, or added to what is normed, or both.
+/// The product is normalised before it is added, or the residual is, or both.
 #[test]
-fn norms_of_a_product() {
+fn product_and_residual_norms() {
     for (name, act) in [("f16", ActQuant::None), ("i2_s", ActQuant::I8PerToken)] {
         for (kind, n_rows, of_product, of_residual) in [
             (NormKind::Rms, 1, true, false),
@@ -149,10 +149,10 @@ fn norms_of_a_product() {
             (NormKind::Layer, 3, true, true),
         ] {
             let (cols, outputs) = (128, 75);
-            let name_of_case = format!(
+            let case_name = format!(
                 "proj_add {name}, {kind:?}, product: {of_product}, residual: {of_residual}, {n_rows} rows"
             );
-            let mut case = Case::new(&name_of_case, limits(n_rows + 1, 1, 1));
+            let mut case = Case::new(&case_name, limits(n_rows + 1, 1, 1));
             let (y, x) = (case.buf("y", cols), case.buf("x", outputs));
             let w = case.linear_with_bias(ty(name), outputs, cols, act);
             let post = of_product.then(|| case.norm(kind, outputs));
@@ -160,20 +160,20 @@ fn norms_of_a_product() {
             case.p.push("proj_add", ProjAdd { post, residual, ..ProjAdd::plain(y, w, x) });
             let inputs =
                 vec![(y, case.numbers.values(n_rows * cols)), (x, case.numbers.values(n_rows * outputs))];
-            let turn = Turn { rows: single(n_rows), stages: 0..1, inputs, read: vec![x] };
-            case.check(backends(), &shuffled_pages(1, 1), &[turn]);
+            let step = StepCase { rows: single(n_rows), stages: 0..1, inputs, read: vec![x] };
+            case.check(backends(), &shuffled_pages(1, 1), &[step]);
         }
     }
 }
 
-/// Rows that share experts and rows that do not, one expert and all of them.
+/// Rows with common experts and without, one expert and all of them.
 #[test]
 fn mixtures_of_experts() {
     for (name, n_experts, n_used) in [("f16", 4, 2), ("mxfp4", 7, 3), ("q4_k", 5, 5), ("f32", 1, 1)] {
         for n_rows in [1, 2, 9, 40] {
             let (dim, ffn_dim) = (256, if name == "q4_k" { 256 } else { 96 });
-            let name_of_case = format!("{n_used} of {n_experts} experts of {name}, {n_rows} rows");
-            let mut case = Case::new(&name_of_case, limits(n_rows + 1, 1, 1));
+            let case_name = format!("{n_used} of {n_experts} experts of {name}, {n_rows} rows");
+            let mut case = Case::new(&case_name, limits(n_rows + 1, 1, 1));
             let x = case.buf("x", dim);
             let norm = case.norm(NormKind::Rms, dim);
             let none = ActQuant::None;
@@ -182,15 +182,16 @@ fn mixtures_of_experts() {
             let act = if name == "mxfp4" { Act::ClampedSwiglu } else { Act::Silu };
             case.p.push("experts", Experts { x, norm, router, experts, n_used, act });
             let inputs = vec![(x, case.numbers.values(n_rows * dim))];
-            let turn = Turn { rows: single(n_rows), stages: 0..1, inputs, read: vec![x] };
-            case.check(backends(), &shuffled_pages(1, 1), &[turn]);
+            let step = StepCase { rows: single(n_rows), stages: 0..1, inputs, read: vec![x] };
+            case.check(backends(), &shuffled_pages(1, 1), &[step]);
         }
     }
 }
 
-/// Types whose gates and ups one kernel has and has not, in tiles on tensor cores and off them.
+/// Gate and up types that one kernel computes together and that need two, in tiles with and without tensor
+/// cores.
 #[test]
-fn mixtures_of_experts_of_every_kind_of_kernel() {
+fn mixtures_of_experts_on_every_kernel() {
     let (none, int8) = (ActQuant::None, ActQuant::I8PerToken);
     for ([gate, up, down], act) in [
         (["q8_0", "q8_0", "q6_k"], none),
@@ -210,15 +211,15 @@ fn mixtures_of_experts_of_every_kind_of_kernel() {
             let experts = case.experts([gate, up, down], [n_experts, dim, ffn_dim], act);
             case.p.push("experts", Experts { x, norm, router, experts, n_used, act: Act::Relu2 });
             let inputs = vec![(x, case.numbers.values(n_rows * dim))];
-            let turn = Turn { rows: single(n_rows), stages: 0..1, inputs, read: vec![x] };
-            case.check(simt(2).into_iter().collect(), &shuffled_pages(1, 1), &[turn]);
+            let step = StepCase { rows: single(n_rows), stages: 0..1, inputs, read: vec![x] };
+            case.check(simt(2).into_iter().collect(), &shuffled_pages(1, 1), &[step]);
         }
     }
 }
 
-/// Rows one by one, a few and sorted by expert, where tiles are multiplied off tensor cores.
+/// Rows one by one, a few, and sorted by expert, with tiles that do not use tensor cores.
 #[test]
-fn a_row_of_experts_has_the_same_bits_alone_and_among_others() {
+fn expert_rows_do_not_depend_on_the_batch() {
     for (name, act) in [("bf16", ActQuant::None), ("i2_s", ActQuant::I8PerToken)] {
         let (dim, ffn_dim, n_experts, n_used, n_rows) = (256, 384, 16, 3, 40);
         let mut case = Case::new(&format!("experts of {name}"), limits(n_rows, 1, 1));
@@ -237,15 +238,15 @@ fn a_row_of_experts_has_the_same_bits_alone_and_among_others() {
         let pages = shuffled_pages(1, 1);
         let Some(mut backend) = simt(5) else { return };
         let mut running = case.on(&mut *backend);
-        let mut of = |inputs: &[f32]| {
+        let mut run = |inputs: &[f32]| {
             let n = inputs.len() / dim;
             running.write(x, inputs);
             running.run(0..1, &Step { rows: &single(n), pages: &pages, sampling: &[], changes: &[] });
             running.read(x, n)
         };
-        let together = of(&inputs);
-        let alone: Vec<f32> = inputs.chunks(dim).flat_map(&mut of).collect();
-        let by_five: Vec<f32> = inputs.chunks(5 * dim).flat_map(&mut of).collect();
+        let together = run(&inputs);
+        let alone: Vec<f32> = inputs.chunks(dim).flat_map(&mut run).collect();
+        let by_five: Vec<f32> = inputs.chunks(5 * dim).flat_map(&mut run).collect();
         assert!(together == alone && together == by_five && together != inputs, "{name}");
     }
 }
@@ -258,19 +259,19 @@ fn linear_layers_of_full_size() {
         [("i2_s", int8, 2, 2560), ("q6_k", none, 1, 640), ("f16", none, 1, 640)]
     {
         let cols = if name == "q6_k" { 2560 } else { 6912 };
-        let name_of_case = format!("proj_add {name} {n_rows} x [{outputs}, {cols}]");
-        let mut case = Case::new(&name_of_case, limits(n_rows, 1, 1));
+        let case_name = format!("proj_add {name} {n_rows} x [{outputs}, {cols}]");
+        let mut case = Case::new(&case_name, limits(n_rows, 1, 1));
         let (y, x) = (case.buf("y", cols), case.buf("x", outputs));
         let w = case.linear(ty(name), outputs, cols, act);
         case.p.push("proj_add", ProjAdd::plain(y, w, x));
         let inputs = vec![(y, case.numbers.values(n_rows * cols)), (x, vec![0.0; n_rows * outputs])];
-        let turn = Turn { rows: single(n_rows), stages: 0..1, inputs, read: vec![x] };
-        case.check(few_backends(), &shuffled_pages(1, 1), &[turn]);
+        let step = StepCase { rows: single(n_rows), stages: 0..1, inputs, read: vec![x] };
+        case.check(few_backends(), &shuffled_pages(1, 1), &[step]);
     }
 }
 
-/// The integer sum behind every output of an I2_S layer, read back from it: rows of equal signs and the
-/// largest activations give the largest sums, where 16-bit accumulators wrap.
+/// Recovers the integer sum from every output of an I2_S layer. Rows of equal signs with the largest
+/// activations have the largest sums, at which 16-bit accumulators would wrap.
 #[test]
 fn ternary_sums_are_exact() {
     for cols in [128, 2560, 6912] {
@@ -291,11 +292,11 @@ fn ternary_sums_are_exact() {
                 basis: None,
             };
             case.p.push("proj_add", ProjAdd::plain(y, w, x));
-            // Integers up to 127, with 127 among them, are their own roundings: s is 1.
+            // Rows of integers whose maximum is 127 are quantised exactly: s is 1.
             let mut input: Vec<f32> = (0..n_rows * cols).map(|_| numbers.below(255) as f32 - 127.0).collect();
             input[..cols].fill(127.0);
             input.chunks_exact_mut(cols).for_each(|row| row[0] = 127.0);
-            let turn = Turn {
+            let step = StepCase {
                 rows: single(n_rows),
                 stages: 0..1,
                 inputs: vec![(y, input.clone()), (x, vec![0.0; n_rows * 7])],
@@ -304,7 +305,7 @@ fn ternary_sums_are_exact() {
             for mut backend in backends() {
                 let device = backend.device();
                 let mut running = case.on(&mut *backend);
-                running.turn(&turn, &shuffled_pages(1, 1), &[]);
+                running.run_step(&step, &shuffled_pages(1, 1), &[]);
                 for (i, got) in running.read(x, n_rows).iter().enumerate() {
                     let (a, w) = (&input[i / 7 * cols..][..cols], &codes[i % 7 * cols..][..cols]);
                     let want: i64 = a.iter().zip(w).map(|(a, w)| *a as i64 * *w as i64).sum();
@@ -328,13 +329,13 @@ fn embeddings_of_every_type() {
             case.p.push("embed", Embed { scale, positions, ..Embed::tokens(table, x) });
             let rows = [(0, 0), (10, 1), (3, 2), (3, 63)];
             let rows = rows.map(|(token, pos)| Row { token, pos, seq: 0, logits: false }).to_vec();
-            let turn = Turn { rows, stages: 0..1, inputs: vec![], read: vec![x] };
-            case.check(backends(), &shuffled_pages(1, 1), &[turn]);
+            let step = StepCase { rows, stages: 0..1, inputs: vec![], read: vec![x] };
+            case.check(backends(), &shuffled_pages(1, 1), &[step]);
         }
     }
 }
 
-/// Of two texts the second has another type; the third sequence is one text.
+/// Two sequences are pairs of texts, whose second text has another token type; the third is a single text.
 #[test]
 fn embeddings_of_token_types() {
     for with_positions in [false, true] {
@@ -349,8 +350,8 @@ fn embeddings_of_token_types() {
         pages.set_second(0, Some(2));
         pages.set_second(1, Some(0));
         let row = |i: u32| Row { token: 7 * i % 11, pos: i % 3, seq: i / 3, logits: false };
-        let turn = Turn { rows: (0..9).map(row).collect(), stages: 0..1, inputs: vec![], read: vec![x] };
-        case.check(backends(), &pages, &[turn]);
+        let step = StepCase { rows: (0..9).map(row).collect(), stages: 0..1, inputs: vec![], read: vec![x] };
+        case.check(backends(), &pages, &[step]);
     }
 }
 
@@ -362,16 +363,16 @@ fn feed_forward_of_every_activation() {
                 for kind in [NormKind::Rms, NormKind::Layer] {
                     for n_rows in [1, 7] {
                         let (dim, ffn_dim) = (256, 75);
-                        let name_of_case = format!("ffn_in {act:?} {name} {kind:?}, gate: {with_gate}");
-                        let mut case = Case::new(&name_of_case, limits(n_rows + 1, 1, 1));
+                        let case_name = format!("ffn_in {act:?} {name} {kind:?}, gate: {with_gate}");
+                        let mut case = Case::new(&case_name, limits(n_rows + 1, 1, 1));
                         let (x, h) = (case.buf("x", dim), case.buf("h", ffn_dim));
                         let norm = case.norm(kind, dim);
                         let gate = with_gate.then(|| case.linear_with_bias(ty(name), ffn_dim, dim, quant));
                         let up = case.linear_with_bias(ty(name), ffn_dim, dim, quant);
                         case.p.push("ffn_in", FfnIn { gate, ..FfnIn::plain(x, norm, up, act, h) });
                         let inputs = vec![(x, case.numbers.values(n_rows * dim))];
-                        let turn = Turn { rows: single(n_rows), stages: 0..1, inputs, read: vec![h] };
-                        case.check(backends(), &shuffled_pages(1, 1), &[turn]);
+                        let step = StepCase { rows: single(n_rows), stages: 0..1, inputs, read: vec![h] };
+                        case.check(backends(), &shuffled_pages(1, 1), &[step]);
                     }
                 }
             }
@@ -379,16 +380,16 @@ fn feed_forward_of_every_activation() {
     }
 }
 
-/// Gate and up of types or rounding of their own, and ternary ones whose inputs are not rounded.
+/// Gate and up of different types or input quantisation, and ternary ones whose inputs are not quantised.
 #[test]
-fn layers_of_one_stage_with_unequal_rounding() {
+fn layers_of_one_stage_with_different_types() {
     let (dim, ffn_dim) = (256, 40);
     let (none, int8) = (ActQuant::None, ActQuant::I8PerToken);
     for (gate, up) in [
         (Some(("i2_s", int8)), ("q8_0", none)),
         (Some(("tq1_0", none)), ("i2_s", int8)),
         (Some(("i2_s", none)), ("i2_s", none)),
-        // Which have one kernel on CUDA.
+        // One kernel on CUDA.
         (Some(("tq1_0", int8)), ("tq2_0", int8)),
         (None, ("tq2_0", none)),
     ] {
@@ -401,14 +402,14 @@ fn layers_of_one_stage_with_unequal_rounding() {
             let (gate, up) = (gate.map(&mut layer), layer(up));
             case.p.push("ffn_in", FfnIn { gate, ..FfnIn::plain(x, norm, up, Act::Silu, h) });
             let inputs = vec![(x, case.numbers.values(n_rows * dim))];
-            let turn = Turn { rows: single(n_rows), stages: 0..1, inputs, read: vec![h] };
-            case.check(backends(), &shuffled_pages(1, 1), &[turn]);
+            let step = StepCase { rows: single(n_rows), stages: 0..1, inputs, read: vec![h] };
+            case.check(backends(), &shuffled_pages(1, 1), &[step]);
         }
     }
 }
 
 #[test]
-fn logits_of_the_rows_that_asked() {
+fn logits_only_of_requested_rows() {
     let (dim, n_vocab) = (256, 333);
     let all = [vec![], vec![4], vec![0, 2, 3], vec![0, 1, 2, 3, 4]];
     for (asked, name) in all.into_iter().flat_map(|asked| ["f16", "i2_s"].map(|name| (asked.clone(), name))) {
@@ -420,12 +421,12 @@ fn logits_of_the_rows_that_asked() {
         let mut rows = single(5);
         asked.iter().for_each(|row: &usize| rows[*row].logits = true);
         let inputs = vec![(x, case.numbers.values(5 * dim))];
-        let turn = Turn { rows, stages: 0..1, inputs, read: vec![logits] };
-        case.check(backends(), &shuffled_pages(1, 1), &[turn]);
+        let step = StepCase { rows, stages: 0..1, inputs, read: vec![logits] };
+        case.check(backends(), &shuffled_pages(1, 1), &[step]);
     }
 }
 
-/// Logits below, near and far above their bound.
+/// Logits below, near and far above the cap.
 #[test]
 fn logits_with_a_soft_cap() {
     let (dim, n_vocab) = (256, 333);
@@ -438,11 +439,11 @@ fn logits_with_a_soft_cap() {
     let mut rows = single(5);
     rows[1..].iter_mut().for_each(|row| row.logits = true);
     let inputs = vec![(x, case.numbers.values(5 * dim))];
-    let turn = Turn { rows, stages: 0..1, inputs, read: vec![logits] };
-    case.check(backends(), &shuffled_pages(1, 1), &[turn]);
+    let step = StepCase { rows, stages: 0..1, inputs, read: vec![logits] };
+    case.check(backends(), &shuffled_pages(1, 1), &[step]);
 }
 
-/// Whatever a row holds, other rows do not see it.
+/// NaN, infinity and huge values in a row do not affect other rows.
 #[test]
 fn nan_stays_in_its_row() {
     let kinds = [(ActQuant::None, "f16"), (ActQuant::I8PerToken, "i2_s"), (ActQuant::I8PerBlock, "q4_k")];
@@ -456,18 +457,22 @@ fn nan_stays_in_its_row() {
             let up = case.linear(ty(name), ffn_dim, dim, act);
             case.p.push("ffn_in", FfnIn { gate, ..FfnIn::plain(x, norm, up, Act::Relu2, h) });
             let mut values = case.numbers.values(n_rows * dim);
-            let mut turn =
-                Turn { rows: single(n_rows), stages: 0..1, inputs: vec![(x, values.clone())], read: vec![] };
+            let mut step = StepCase {
+                rows: single(n_rows),
+                stages: 0..1,
+                inputs: vec![(x, values.clone())],
+                read: vec![],
+            };
             for mut backend in backends() {
                 if !case.has_kernels(&*backend) {
                     continue;
                 }
                 let mut running = case.on(&mut *backend);
-                turn.inputs[0].1.clone_from(&values);
-                running.turn(&turn, &shuffled_pages(1, 1), &[]);
+                step.inputs[0].1.clone_from(&values);
+                running.run_step(&step, &shuffled_pages(1, 1), &[]);
                 let good = running.read(h, n_rows);
-                turn.inputs[0].1[4 * dim + 3] = bad;
-                running.turn(&turn, &shuffled_pages(1, 1), &[]);
+                step.inputs[0].1[4 * dim + 3] = bad;
+                running.run_step(&step, &shuffled_pages(1, 1), &[]);
                 let with_bad = running.read(h, n_rows);
                 for row in (0..n_rows).filter(|row| *row != 4) {
                     let at = row * ffn_dim..(row + 1) * ffn_dim;

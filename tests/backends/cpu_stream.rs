@@ -1,5 +1,5 @@
-//! Weights that the processor reads in every step: the bits of weights that are in memory, whatever there is
-//! room for, and faults of the file that they are read from.
+//! Weights that the CPU backend reads from a file in every step: the same bits as with weights in memory, for
+//! any amount of memory, and read errors.
 
 use std::io;
 use std::ops::Range;
@@ -19,15 +19,15 @@ use support::case::{Case, limits, shuffled_pages, windowed_limits, windowed_page
 
 const N_SEQS: usize = 2;
 
-/// What becomes of reads.
+/// Number and faults of reads.
 #[derive(Default)]
 struct Disk {
     /// Reads so far.
     n: AtomicUsize,
-    /// How many more succeed, if that is not 0; one then fails.
+    /// The read that fails, counted from the next one; 0 for none.
     fails_after: AtomicI64,
     fault: Fault,
-    /// Every so many reads one takes a millisecond.
+    /// Every `slow_each`-th read takes a millisecond; 0 for none.
     slow_each: usize,
 }
 
@@ -50,7 +50,7 @@ impl WeightBytes for OnDisk {
         if self.disk.slow_each > 0 && n.is_multiple_of(self.disk.slow_each) {
             std::thread::sleep(Duration::from_millis(1));
         }
-        // Rows of the embedding are read by the caller of a step, and so a panic is the caller's.
+        // The thread that runs a step reads the rows of the embedding itself, so a panic would end it.
         let is_ahead = std::thread::current().name() == Some("cpu-reader");
         if (is_ahead || self.disk.fault != Fault::Panic)
             && self.disk.fails_after.load(Ordering::Relaxed) > 0
@@ -59,10 +59,10 @@ impl WeightBytes for OnDisk {
             match self.disk.fault {
                 Fault::Error => return Err(io::Error::other("the disk has failed")),
                 Fault::End => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Fault::Panic => panic!("a fault of the source's own"),
+                Fault::Panic => panic!("a panic in the source"),
             }
         }
-        // What was in the slot is not what is to be multiplied.
+        // Overwrite the old contents of the slot.
         into.fill(0xA5);
         into.copy_from_slice(&self.tensor.bytes[at..at + into.len()]);
         Ok(())
@@ -97,14 +97,14 @@ fn streaming(resident: Resident, slots: usize, piece_bytes: usize) -> Streaming 
     Streaming { resident, slots, piece_bytes, most_bytes: None }
 }
 
-fn of_model(model: Model) -> (Case, PageTable) {
+fn model_case(model: Model) -> (Case, PageTable) {
     let windowed = model.kv == "turboquant";
     let limits = if windowed { windowed_limits(80, N_SEQS, 2) } else { limits(80, N_SEQS, 2) };
     let pages = if windowed { windowed_pages(N_SEQS, 2) } else { shuffled_pages(N_SEQS, 2) };
     (model.case("a small model", limits).0, pages)
 }
 
-/// The model with weights that lie on such a disk.
+/// Creates a backend with the model's weights on such a disk.
 fn on(case: &Case, threads: usize, streaming: Streaming, disk: &Arc<Disk>) -> (Cpu, Exec) {
     let mut cpu = Cpu::new(threads).expect("threads").streamed(streaming);
     cpu.prepare(&case.p).expect("a plan");
@@ -120,7 +120,7 @@ fn in_memory(case: &Case) -> (Cpu, Exec) {
     on(case, 2, streaming(Resident::All, 1, 1), &Arc::default())
 }
 
-/// A prompt of `n` positions of the first sequence beside a position of the other.
+/// `n` positions of the first sequence and one of the other.
 fn step(pos: [u32; N_SEQS], n: u32, logits: bool) -> Vec<Row> {
     let row = |seq: usize, pos: u32, last: bool| Row {
         token: (pos * 37 + 11 * seq as u32) % 300,
@@ -137,7 +137,7 @@ fn step(pos: [u32; N_SEQS], n: u32, logits: bool) -> Vec<Row> {
 const STEPS: [(u32, bool); 8] =
     [(70, true), (9, false), (1, true), (1, true), (1, false), (1, true), (1, true), (1, true)];
 
-/// Logits of every step and all pages behind the last one.
+/// Logits of every step and all pages after the last one.
 fn everything(cpu: &mut Cpu, exec: Exec, case: &Case, pages: &PageTable, by_stage: bool) -> Vec<Vec<u8>> {
     let (mut pos, mut all) = ([0; N_SEQS], Vec::new());
     let logits = case.p.buf_named("logits").expect("logits");
@@ -170,11 +170,11 @@ fn floats(cpu: &mut Cpu, exec: Exec, buf: Buf, case: &Case) -> Vec<u8> {
     values.iter().flat_map(|x| x.to_le_bytes()).collect()
 }
 
-/// Every number of slots, layers that are a multiple of them and not, pieces of a few rows and of all, types
-/// whose rows lie together, with something behind them or without, experts, and stages one by one.
+/// Several numbers of slots, numbers of layers that are a multiple of them and not, reads of a few rows and
+/// of all, types with interleaved rows, with a trailer and without, experts, and stages one by one.
 #[test]
 #[ignore = "thorough: scripts/test --all"]
-fn weights_that_are_read_give_the_bits_of_those_in_memory() {
+fn streamed_weights_match_weights_in_memory() {
     use Resident::{Count, Nothing};
     for (model, resident, slots, piece_bytes, threads) in [
         (Model { n_layers: 5, ..SMALL }, Count(0), 2, 4096, 2),
@@ -190,7 +190,7 @@ fn weights_that_are_read_give_the_bits_of_those_in_memory() {
         (Model { n_layers: 3, weights: "q8_0", ..MIXTURE }, Count(1), 1, 5000, 2),
         (Model { n_layers: 3, ..MIXTURE }, Nothing, 3, 30_000, 2),
     ] {
-        let (case, pages) = of_model(model);
+        let (case, pages) = model_case(model);
         let (mut cpu, exec) = in_memory(&case);
         let want = everything(&mut cpu, exec, &case, &pages, false);
         assert!(want.iter().map(Vec::len).sum::<usize>() > 10_000 && cpu.wrong_guesses(exec).is_none());
@@ -206,11 +206,11 @@ fn weights_that_are_read_give_the_bits_of_those_in_memory() {
     }
 }
 
-/// What is read ahead is what the next step uses, so that nothing is read in vain.
+/// The layers that are read ahead are those that the next step uses.
 #[test]
-fn steps_are_foreseen() {
+fn read_ahead_predicts_the_next_step() {
     for model in [Model { n_layers: 3, ..SMALL }, Model { n_layers: 3, ..MIXTURE }] {
-        let (case, pages) = of_model(model);
+        let (case, pages) = model_case(model);
         let disk = Arc::new(Disk::default());
         let (mut cpu, exec) = on(&case, 2, streaming(Resident::Nothing, 2, 20_000), &disk);
         for pos in 0..20 {
@@ -218,7 +218,7 @@ fn steps_are_foreseen() {
             cpu.run(exec, &Step { rows: &rows, pages: &pages, sampling: &[], changes: &[] }).expect("a run");
         }
         assert_eq!(cpu.wrong_guesses(exec), Some(0), "{model:?}");
-        // Without logits the head is not used, which is not foreseen; the step behind it is right again.
+        // A step without logits does not use the head, which is mispredicted once.
         let rows = step([20, 20], 1, false);
         cpu.run(exec, &Step { rows: &rows, pages: &pages, sampling: &[], changes: &[] }).expect("a run");
         for pos in 21..25 {
@@ -229,14 +229,14 @@ fn steps_are_foreseen() {
     }
 }
 
-/// A read that fails, a file that has become shorter, a source that panics: an error that names the weight,
-/// nothing hangs, and the next step is right.
+/// A failed read, a truncated file, or a panic in the source gives an error that names the weight. Nothing
+/// hangs, and the next step is correct.
 #[test]
-fn a_read_that_fails_is_the_error_of_its_step() {
-    let (case, pages) = of_model(Model { n_layers: 4, ..SMALL });
+fn failed_reads_are_errors_of_their_step() {
+    let (case, pages) = model_case(Model { n_layers: 4, ..SMALL });
     let (mut cpu, exec) = in_memory(&case);
     let want = everything(&mut cpu, exec, &case, &pages, false);
-    for (fault, says, slots) in [
+    for (fault, detail, slots) in [
         (Fault::Error, "the disk has failed", 1),
         (Fault::End, "the file has become shorter", 2),
         (Fault::Panic, "panicked", 3),
@@ -248,18 +248,18 @@ fn a_read_that_fails_is_the_error_of_its_step() {
             let step = Step { rows: &rows, pages: &pages, sampling: &[], changes: &[] };
             cpu.run(exec, &step).expect("a run");
             disk.fails_after.store(after, Ordering::Relaxed);
-            let said = (0..3).find_map(|_| cpu.run(exec, &step).err()).expect("an error").to_string();
-            assert!(said.contains("reading a weight again") && said.contains(says), "{said}");
-            assert!(fault == Fault::Panic || said.contains("w") && said.contains("rows"), "{said}");
-            assert!(everything(&mut cpu, exec, &case, &pages, false) == want, "{says} after {after}");
+            let message = (0..3).find_map(|_| cpu.run(exec, &step).err()).expect("an error").to_string();
+            assert!(message.contains("reading a weight again") && message.contains(detail), "{message}");
+            assert!(fault == Fault::Panic || message.contains("w") && message.contains("rows"), "{message}");
+            assert!(everything(&mut cpu, exec, &case, &pages, false) == want, "{detail} after {after}");
         }
     }
 }
 
-/// Codes without a meaning are found when they are first read, wherever they stand.
+/// Invalid codes are found when they are first read.
 #[test]
-fn a_code_that_stands_for_nothing_is_an_error() {
-    let (mut case, pages) = of_model(Model { n_layers: 3, ..SMALL });
+fn invalid_codes_are_an_error() {
+    let (mut case, pages) = model_case(Model { n_layers: 3, ..SMALL });
     let at = (0..case.weights.len()).filter(|at| case.weights[*at].ty.name() == "i2_s").nth(9).unwrap();
     let mut bytes = case.weights[at].bytes.to_vec();
     let last = case.weights[at].rows * case.weights[at].ty.row_bytes(case.weights[at].cols).unwrap() - 1;
@@ -270,15 +270,15 @@ fn a_code_that_stands_for_nothing_is_an_error() {
         let (mut cpu, exec) = on(&case, 1, streaming(resident, 2, 2000), &Arc::default());
         cpu.run(exec, &Step { rows: &rows, pages: &pages, sampling: &[], changes: &[] })
     };
-    let said = run(Resident::Count(0)).unwrap_err().to_string();
-    assert!(said.contains(&case.weights[at].name) && said.contains("an invalid "), "{said}");
+    let message = run(Resident::Count(0)).unwrap_err().to_string();
+    assert!(message.contains(&case.weights[at].name) && message.contains("an invalid "), "{message}");
 }
 
-/// What is planned: everything where it fits, as many layers as leave a margin where not, then without the
-/// head, and what does not fit even so is planned so that it is refused.
+/// The plan keeps everything in memory if it fits, else as many layers as leave a margin, else not even the
+/// head. The smallest plan is returned even if it does not fit, and is refused later.
 #[test]
-fn auto_keeps_what_fits() {
-    let (case, _) = of_model(Model { n_layers: 6, weights: "q8_0", ..SMALL });
+fn auto_keeps_as_many_layers_as_fit() {
+    let (case, _) = model_case(Model { n_layers: 6, weights: "q8_0", ..SMALL });
     let plan = |resident, most_bytes| {
         let streaming = Streaming { most_bytes, ..streaming(resident, 2, 10_000) };
         let cpu = Cpu::new(1).expect("a thread").streamed(streaming);
@@ -289,7 +289,7 @@ fn auto_keeps_what_fits() {
     let (whole, read, _) = plan(Resident::All, None);
     assert_eq!(read, 0);
     assert_eq!(plan(Resident::Auto, Some(need(&whole))).1, 0);
-    // The slots and the head stay with one layer; a layer's matrices are read if it does not.
+    // With one layer less, its matrices are read in every step; slots and head stay in memory.
     let (one, of_five, _) = plan(Resident::Count(1), None);
     let (none, of_six, _) = plan(Resident::Count(0), None);
     let linear = |rows: u64, cols: u64| rows * cols / 32 * 34;
@@ -297,7 +297,7 @@ fn auto_keeps_what_fits() {
     assert_eq!((of_six, of_six - of_five, need(&one) - need(&none)), (6 * layer, layer, layer));
     let others = none.kv_bytes + none.bufs_bytes;
     for (n, with) in [(0, &none), (1, &one)] {
-        // An eighth stays free of so little.
+        // An eighth of so little memory stays free.
         let room = with.weights_bytes + others;
         let enough = room * 8 / 7 + 8;
         let (got, read, streamed) = plan(Resident::Auto, Some(enough));
@@ -305,12 +305,12 @@ fn auto_keeps_what_fits() {
         let (less, more_read, _) = plan(Resident::Auto, Some(room * 8 / 7 - 8));
         assert!(need(&less) < need(with) && more_read > read, "{n} layers in less room");
     }
-    // Of 8 bytes nothing fits.
+    // Nothing fits in 8 bytes.
     let (least, read, streamed) = plan(Resident::Auto, Some(8));
     let (nothing, all, _) = plan(Resident::Nothing, None);
     assert_eq!((need(&least), read, streamed), (need(&nothing), all, 6));
     assert!(least.weights_bytes < none.weights_bytes && need(&least) > least.free_bytes.unwrap());
-    // Pages of a map are the system's.
+    // Mapped pages belong to the system's page cache.
     let (mapped, read, _) = plan(Resident::Mapped, None);
     assert_eq!((mapped.weights_bytes, read), (0, whole.weights_bytes));
 }
@@ -319,8 +319,11 @@ fn auto_keeps_what_fits() {
 fn options_are_checked() {
     let on = || "cpu".parse::<DeviceOptions>().unwrap();
     for slots in [0, 65] {
-        let said = DeviceOptions { stream_slots: Some(slots), ..on() }.open(1).map(drop).unwrap_err();
-        assert!(said.to_string().contains(&format!("stream_slots: want 1 to 64, got `{slots}`")), "{said}");
+        let message = DeviceOptions { stream_slots: Some(slots), ..on() }.open(1).map(drop).unwrap_err();
+        assert!(
+            message.to_string().contains(&format!("stream_slots: want 1 to 64, got `{slots}`")),
+            "{message}"
+        );
     }
     assert!("many".parse::<Resident>().unwrap_err().contains("many"));
     for value in ["auto", "all", "none", "mapped", "3"] {

@@ -1,14 +1,14 @@
-//! Weight types on CUDA: whole models of a type, or of two that a file mixes, beside the CPU; and several
-//! rows at once beside the same rows one by one.
+//! Weight types on CUDA: whole models of one type, or of two that files mix, compared with the CPU; and
+//! several rows at once compared with the same rows one by one.
 
 use sterna::backend::cpu::Cpu;
 use sterna::program::{Act, ActQuant, Experts, FfnIn, Linear, Logits, NormKind, ProjAdd, Row, RowsOf, Step};
 use support::case::model::{Model, SMALL};
-use support::case::{Case, Turn, limits, rows, shuffled_pages, simt, ty};
+use support::case::{Case, StepCase, limits, rows, shuffled_pages, simt, ty};
 
 use super::stage_diff::{first_difference, prompt};
 
-/// Types of one set of kernels each, with one that shares its launches or has others.
+/// One type of each set of kernels, with a second type that shares its launches or has its own.
 const MIXES: [(&str, Option<&str>); 8] = [
     ("q4_k", Some("q6_k")),
     ("q5_k", Some("q4_k")),
@@ -21,7 +21,7 @@ const MIXES: [(&str, Option<&str>); 8] = [
 ];
 
 #[test]
-fn models_of_every_set_of_kernels_compute_what_the_cpu_does() {
+fn models_of_every_type_match_the_cpu() {
     for (weights, other) in MIXES {
         let model = Model { weights, other, ffn_dim: 512, kv: "f32", ..SMALL };
         let (case, _) = model.case("a small model", limits(20, 1, 1));
@@ -29,16 +29,16 @@ fn models_of_every_set_of_kernels_compute_what_the_cpu_does() {
             let Some(mut simt) = simt(1) else { return };
             let mut cpu = Cpu::new(2).expect("threads");
             let mut both = [case.on(&mut cpu), case.on(&mut *simt)];
-            // Products on tensor cores keep 22 bits of an activation.
+            // Tensor core products keep 22 bits of an activation.
             let found = first_difference(&case, &shuffled_pages(1, 1), &prompt(n), 1e-5, &mut both);
             assert_eq!(found, None, "{weights} and {other:?}, {n} tokens");
         }
     }
 }
 
-/// Fewer rows than tensor cores are worth: each has the sums that it has alone.
+/// With too few rows for tensor cores, every row has the same sums as alone.
 #[test]
-fn a_row_among_several_has_the_bits_that_it_has_alone() {
+fn rows_do_not_depend_on_the_batch() {
     let (n_rows, outputs, cols) = (5, 40, 512);
     for name in ["q4_k", "q5_k", "q4_1", "q5_0", "q5_1", "q2_k", "q3_k", "q2_0", "q1_0", "iq4_nl", "iq4_xs"] {
         let mut case = Case::new(name, limits(n_rows, 1, 1));
@@ -62,10 +62,10 @@ fn a_row_among_several_has_the_bits_that_it_has_alone() {
     }
 }
 
-/// A few rows, which have kernels of their own, and more than a tile has; columns that end within a span of
-/// them: of one scale a block, of two, with offsets and without.
+/// A few rows, which have separate kernels, and more rows than a tile; columns that end within a span. The
+/// types have one scale per block or two, with offsets and without.
 #[test]
-fn tiles_of_codes_compute_what_the_oracle_says() {
+fn integer_tiles_match_the_oracle() {
     for name in
         ["q8_0", "q4_0", "q5_1", "q4_k", "q5_k", "q6_k", "q2_k", "q3_k", "q1_0", "q2_0", "mxfp4", "iq4_xs"]
     {
@@ -79,18 +79,18 @@ fn tiles_of_codes_compute_what_the_oracle_says() {
             case.p.push("proj_add", ProjAdd::plain(y, w, x));
             let (ys, xs) = (case.numbers.values(n_rows * cols), case.numbers.values(n_rows * outputs));
             let rows = rows(0, 0..n_rows as u32);
-            let turn = Turn { rows, stages: 0..1, inputs: vec![(y, ys), (x, xs)], read: vec![x] };
-            case.check(simt(2).into_iter().collect(), &shuffled_pages(1, 2), &[turn]);
+            let step = StepCase { rows, stages: 0..1, inputs: vec![(y, ys), (x, xs)], read: vec![x] };
+            case.check(simt(2).into_iter().collect(), &shuffled_pages(1, 2), &[step]);
         }
     }
 }
 
-/// Types whose codes are multiplied as integers: of one scale a block of columns and of two, with offsets and
-/// without, signed and less something, and with further bits that others of the same kernels lack.
+/// Types whose codes are multiplied as integers: with one scale per block of columns and with two, with
+/// offsets and without, signed and biased codes, and with extra bits that others of the same kernels lack.
 const CODES: [&str; 12] =
     ["q8_0", "q4_0", "q4_1", "q5_0", "q4_k", "q5_k", "q6_k", "q2_k", "q3_k", "q1_0", "q2_0", "nvfp4"];
 
-/// Values whose blocks differ in magnitude, some of them 0, and whose halves differ in their sums.
+/// Values whose blocks differ in magnitude, some of them 0, and whose half blocks differ in their sums.
 fn uneven(case: &mut Case, cols: usize) -> Vec<f32> {
     let mut values = case.numbers.values(cols);
     for (i, half) in values.chunks_mut(ActQuant::BLOCK / 2).enumerate() {
@@ -102,7 +102,7 @@ fn uneven(case: &mut Case, cols: usize) -> Vec<f32> {
 }
 
 #[test]
-fn single_rows_by_block_compute_what_the_oracle_says() {
+fn single_rows_quantised_per_block_match_the_oracle() {
     let by_block = ActQuant::I8PerBlock;
     for name in CODES {
         let (ty, dim, n_experts) = (ty(name), 512, 3);
@@ -126,21 +126,21 @@ fn single_rows_by_block_compute_what_the_oracle_says() {
         let (ys, xs) = (uneven(&mut case, dim), uneven(&mut case, dim));
         let mut rows = rows(0, 0..1);
         rows[0].logits = true;
-        let turn = |stages: std::ops::Range<usize>, inputs: Vec<f32>, read| Turn {
+        let step_case = |stages: std::ops::Range<usize>, inputs: Vec<f32>, read| StepCase {
             rows: rows.clone(),
             stages,
             inputs: vec![(y, inputs), (x, xs.clone())],
             read: vec![read],
         };
-        // One block that is broken breaks the product.
+        // A block with an infinite value makes the product NaN.
         let broken = ys.iter().enumerate().map(|(i, y)| if i == 70 { f32::INFINITY } else { *y }).collect();
-        let turns = [
-            turn(0..1, ys.clone(), x),
-            turn(0..1, broken, x),
-            turn(1..2, ys.clone(), h),
-            turn(2..3, ys.clone(), y),
-            turn(3..4, ys, logits),
+        let steps = [
+            step_case(0..1, ys.clone(), x),
+            step_case(0..1, broken, x),
+            step_case(1..2, ys.clone(), h),
+            step_case(2..3, ys.clone(), y),
+            step_case(3..4, ys, logits),
         ];
-        case.check(simt(3).into_iter().collect(), &shuffled_pages(1, 1), &turns);
+        case.check(simt(3).into_iter().collect(), &shuffled_pages(1, 1), &steps);
     }
 }

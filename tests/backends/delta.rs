@@ -1,11 +1,11 @@
-//! `DeltaIn` and `Delta` of every backend against the f64 oracle: heads that share keys or do not, rows of
-//! several sequences in one step, states that are written over and states that are kept.
+//! `DeltaIn` and `Delta` of every backend against the f64 oracle: heads with shared keys and without, rows of
+//! several sequences in one step, states that are overwritten and states that are kept.
 
 use sterna::backend::Backend;
 use sterna::program::{
     Act, ActQuant, Buf, Delta, DeltaIn, FfnIn, Limits, NormKind, PageTable, Row, StateDecl, StateSlots,
 };
-use support::case::{Case, Turn, backends, few_backends, limits, rows, shuffled_pages, ty};
+use support::case::{Case, StepCase, backends, few_backends, limits, rows, shuffled_pages, ty};
 
 const DIM: usize = 96;
 const IN: usize = 0;
@@ -37,7 +37,7 @@ impl Net {
         let state = case.p.state(decl);
         let conv = case.numbers.values(decl.channels() * decl.taps);
         let conv = case.weight_of(ty("f32"), 1, conv.len(), &conv);
-        // Heads that hardly forget, and heads that forget at once.
+        // Heads whose state hardly decays, and heads whose state decays at once.
         let decay: Vec<f32> = (0..decl.n_heads).map(|head| -0.01 * 20.0_f32.powi(head as i32 % 3)).collect();
         let decay = case.weight_of(ty("f32"), 1, decl.n_heads, &decay);
         let dt = case.vector(decl.n_heads, -0.5);
@@ -47,8 +47,8 @@ impl Net {
         Self { case, x, inputs, out }
     }
 
-    /// A turn of random inputs through the recurrence alone, or through both stages.
-    fn turn(&mut self, first: usize, rows: Vec<Row>) -> Turn {
+    /// Creates a step of random inputs for the recurrence alone, or for both stages.
+    fn step_case(&mut self, first: usize, rows: Vec<Row>) -> StepCase {
         let mut inputs = Vec::new();
         let bufs = if first == IN { vec![self.x] } else { self.inputs.to_vec() };
         for buf in bufs {
@@ -56,20 +56,20 @@ impl Net {
             inputs.push((buf, self.case.numbers.values(rows.len() * cols)));
         }
         let read = if first == IN { [&self.inputs[..], &[self.out]].concat() } else { vec![self.out] };
-        Turn { rows, stages: first..2, inputs, read }
+        StepCase { rows, stages: first..2, inputs, read }
     }
 }
 
 const F16: [(&str, ActQuant); 4] = [("f16", ActQuant::None); 4];
 
-/// The table with the slots of each sequence of a step.
+/// Adds the state slots of each sequence of a step to a page table.
 fn table(pages: &PageTable, slots: &[(u32, Option<u32>, u32)]) -> PageTable {
     let mut pages = pages.clone();
     slots.iter().for_each(|&(seq, from, to)| pages.set_state(seq, Some(StateSlots { from, to })));
     pages
 }
 
-/// A layer with the delta nets of a 27B, but for the columns of the stream, and one sequence.
+/// A layer with the delta nets of a 27B model, with a smaller residual, for one sequence.
 #[cfg(feature = "simt")]
 pub(super) fn nets_of_27b() -> (Case, PageTable) {
     let decl = StateDecl { n_heads: 48, n_key_heads: 16, head_dim: 128, taps: 4 };
@@ -86,27 +86,27 @@ fn check(backends: fn() -> Vec<Box<dyn Backend>>, shapes: &[(usize, usize, usize
         let several = |parts: &[(u32, u32, u32)]| -> Vec<Row> {
             parts.iter().flat_map(|&(seq, from, to)| rows(seq, from..to)).collect()
         };
-        let turns = [
-            // A prompt, in a slot that is then kept; single rows that write over theirs.
-            (at(&[(0, None, 3)]), net.turn(1, rows(0, 0..9))),
-            (at(&[(0, Some(3), 1)]), net.turn(1, rows(0, 9..10))),
-            (at(&[(0, Some(1), 1)]), net.turn(1, rows(0, 10..11))),
-            // Another sequence goes on from what was kept, a third begins, beside the first.
+        let steps = [
+            // A prompt, in a slot that is then kept; single rows that overwrite their slot.
+            (at(&[(0, None, 3)]), net.step_case(1, rows(0, 0..9))),
+            (at(&[(0, Some(3), 1)]), net.step_case(1, rows(0, 9..10))),
+            (at(&[(0, Some(1), 1)]), net.step_case(1, rows(0, 10..11))),
+            // Another sequence continues from the kept slot, a third begins, together with the first.
             (
                 at(&[(0, Some(1), 1), (1, Some(3), 6), (2, None, 0)]),
-                net.turn(1, several(&[(1, 9, 11), (0, 11, 12), (2, 0, 5)])),
+                net.step_case(1, several(&[(1, 9, 11), (0, 11, 12), (2, 0, 5)])),
             ),
             (
                 at(&[(0, Some(1), 4), (1, Some(6), 6), (2, Some(0), 0)]),
-                net.turn(1, several(&[(0, 12, 13), (2, 5, 70), (1, 11, 12)])),
+                net.step_case(1, several(&[(0, 12, 13), (2, 5, 70), (1, 11, 12)])),
             ),
-            (at(&[(0, Some(1), 2)]), net.turn(1, rows(0, 12..14))),
-            // On from what single rows beside that prompt left.
-            (at(&[(0, Some(4), 4), (1, Some(6), 6)]), net.turn(1, several(&[(0, 13, 14), (1, 12, 25)]))),
-            (at(&[(0, Some(4), 4), (1, Some(6), 6)]), net.turn(1, several(&[(0, 14, 15), (1, 25, 26)]))),
-            (at(&[(1, None, 5)]), net.turn(IN, rows(1, 0..3))),
+            (at(&[(0, Some(1), 2)]), net.step_case(1, rows(0, 12..14))),
+            // Continues from the slots of single rows in the step of that prompt.
+            (at(&[(0, Some(4), 4), (1, Some(6), 6)]), net.step_case(1, several(&[(0, 13, 14), (1, 12, 25)]))),
+            (at(&[(0, Some(4), 4), (1, Some(6), 6)]), net.step_case(1, several(&[(0, 14, 15), (1, 25, 26)]))),
+            (at(&[(1, None, 5)]), net.step_case(IN, rows(1, 0..3))),
         ];
-        net.case.check_each(backends(), &turns);
+        net.case.check_each(backends(), &steps);
     }
 }
 
@@ -123,7 +123,7 @@ fn delta_nets_of_other_shapes() {
     check(backends, &shapes);
 }
 
-/// Projections of types and rounding of their own.
+/// Projections of different types and input quantisation.
 #[test]
 fn projections_of_several_types() {
     let (none, int8) = (ActQuant::None, ActQuant::I8PerBlock);
@@ -136,21 +136,21 @@ fn projections_of_several_types() {
         for n_rows in [1, 5, 20] {
             let mut net = Net::new(&format!("{layers:?}, {n_rows} rows"), decl, layers, 1);
             let (x, values) = (net.x, net.case.numbers.values(n_rows as usize * DIM));
-            let turn = Turn {
+            let step = StepCase {
                 rows: rows(0, 0..n_rows),
                 stages: 0..1,
                 inputs: vec![(x, values)],
                 read: net.inputs.to_vec(),
             };
             let pages = table(&shuffled_pages(1, 4), &[(0, None, 0)]);
-            net.case.check(few_backends(), &pages, &[turn]);
+            net.case.check(few_backends(), &pages, &[step]);
         }
     }
 }
 
-/// A network beside experts counts by its row's share.
+/// The output of a shared expert is scaled by the sigmoid of a gate per row.
 #[test]
-fn networks_with_a_share() {
+fn shared_experts_with_a_gate() {
     for (n_rows, name) in [(1, "f16"), (7, "f16"), (20, "q8_0")] {
         let (dim, ffn_dim) = (256, 75);
         let mut case = Case::new(&format!("{n_rows} rows of {name} with a share"), limits(n_rows + 1, 1, 1));
@@ -162,7 +162,7 @@ fn networks_with_a_share() {
         let share = Some(case.linear(ty("f32"), 1, dim, act));
         case.p.push("ffn_in", FfnIn { gate, share, ..FfnIn::plain(x, norm, up, Act::Silu, h) });
         let inputs = vec![(x, case.numbers.values(n_rows * dim))];
-        let turn = Turn { rows: rows(0, 0..n_rows as u32), stages: 0..1, inputs, read: vec![h] };
-        case.check(backends(), &shuffled_pages(1, 1), &[turn]);
+        let step = StepCase { rows: rows(0, 0..n_rows as u32), stages: 0..1, inputs, read: vec![h] };
+        case.check(backends(), &shuffled_pages(1, 1), &[step]);
     }
 }

@@ -13,7 +13,7 @@ use sterna::program::ActQuant;
 use support::case::random_points;
 use support::{golden, npy};
 
-/// A simple generator, for inputs that are the same in every run.
+/// A pseudo-random generator with the same values in every run.
 struct Noise(u64);
 
 impl Noise {
@@ -31,7 +31,7 @@ impl Noise {
     }
 }
 
-/// A tensor of random values of that type, at an odd address.
+/// A tensor of random values of the given type, at an odd address.
 fn tensor(ty: &'static dyn QuantType, rows: usize, cols: usize, noise: &mut Noise) -> HostTensor {
     let mut values = noise.floats(rows * cols);
     if ty.ternary().is_some() {
@@ -45,7 +45,7 @@ fn tensor(ty: &'static dyn QuantType, rows: usize, cols: usize, noise: &mut Nois
     HostTensor { name: ty.name().to_owned(), ty, rows, cols, bytes: Bytes::from(bytes).slice(1..) }
 }
 
-/// `y = scale W x + bias`, added to 0.5 where `add` says so.
+/// `y = scale W x + bias`, plus 0.5 if `add`.
 fn product(
     k: &Kernels,
     threads: usize,
@@ -66,11 +66,11 @@ fn product(
 const PLAIN: (f32, Option<&[f32]>, bool) = (1.0, None, false);
 
 fn bits(values: &[f32]) -> Vec<u32> {
-    // Every NaN is the same here: which one comes out is the processor's choice.
+    // All NaNs are equal: their bits depend on the CPU.
     values.iter().map(|x| if x.is_nan() { f32::NAN.to_bits() } else { x.to_bits() }).collect()
 }
 
-/// What the program says of int8 activations, in f64 and exact integers.
+/// The defined result for int8 activations, in f64 and exact integers.
 fn exact(tensor: &HostTensor, x: &[f32]) -> Vec<f64> {
     let mut weights = vec![0.0; tensor.cols];
     let mut out = Vec::new();
@@ -89,7 +89,7 @@ fn exact(tensor: &HostTensor, x: &[f32]) -> Vec<f64> {
 }
 
 #[test]
-fn i2_s_products_are_bitnet_cpps_to_the_bit() {
+fn i2_s_products_match_bitnet_cpp_to_the_bit() {
     let Some(dir) = golden("ops") else { return };
     let ty = by_name("i2_s").unwrap();
     let mut cases = 0;
@@ -121,7 +121,7 @@ fn sums_of_extreme_values_do_not_wrap() {
             for rows in [1, 9] {
                 let bytes = Bytes::from(ty.encode(&vec![weight; 3 * cols], 3, cols).unwrap());
                 let w = CpuWeight::new(&HostTensor { name: String::new(), ty, rows: 3, cols, bytes });
-                // 127 is the largest magnitude that a rounded value has.
+                // 127 is the largest magnitude of a quantised value.
                 let x = vec![x * 127.0; rows * cols];
                 for k in simd::all() {
                     let got = product(k, 1, &w, ActQuant::I8PerToken, &x, PLAIN);
@@ -133,7 +133,7 @@ fn sums_of_extreme_values_do_not_wrap() {
 }
 
 #[test]
-fn rows_without_a_meaning_stay_alone() {
+fn nan_rows_do_not_affect_others() {
     let mut noise = Noise(1);
     let ty = by_name("i2_s").unwrap();
     let w = CpuWeight::new(&tensor(ty, 20, 384, &mut noise));
@@ -153,7 +153,7 @@ fn rows_without_a_meaning_stay_alone() {
                 }
             }
         }
-        // Zeros and values below the clamp have a meaning; so has the largest number that does.
+        // Zeros, values below the clamp, and very large values are valid.
         for (x, want) in [(0.0, 0.0), (1e-7, 1e-7), (f32::from_bits(1), 0.0), (1e30, 1e30)] {
             let bytes = ty.encode(&vec![1.0; 128], 1, 128).unwrap().into();
             let w = CpuWeight::new(&HostTensor { name: String::new(), ty, rows: 1, cols: 128, bytes });
@@ -166,10 +166,9 @@ fn rows_without_a_meaning_stay_alone() {
     }
 }
 
-/// Products with exact sums: what is left are the scale's division and multiplications, and for TQ2_0 the sum
-/// of the blocks.
+/// Products with exact sums: only the operations of the scale round, and for TQ2_0 the sum over the blocks.
 #[test]
-fn ternary_products_are_what_the_program_says() {
+fn ternary_products_match_exact_arithmetic() {
     let mut noise = Noise(2);
     for name in ["i2_s", "tq2_0", "tq1_0", "iq2_bn", "iq2_bn_r4", "iq1_bn"] {
         let tensor = tensor(by_name(name).unwrap(), 36, 2560, &mut noise);
@@ -188,7 +187,7 @@ fn ternary_products_are_what_the_program_says() {
 }
 
 #[test]
-fn every_type_is_multiplied_as_its_decode_row_says() {
+fn products_of_every_type_match_its_decode_row() {
     let mut noise = Noise(3);
     for ty in ggml_types::types::REGISTRY {
         for (rows, cols) in [(19_usize, 512), (3, 256)] {
@@ -206,7 +205,7 @@ fn every_type_is_multiplied_as_its_decode_row_says() {
                         pairs.map(|(w, x)| f64::from(*w) * f64::from(*x))
                     };
                     let (want, sizes): (f64, f64) = (terms().sum(), terms().map(f64::abs).sum());
-                    // Every term passes at most cols roundings of 2^-24.
+                    // Every term is rounded at most `cols` times, by 2^-24 each.
                     let bound = sizes * cols as f64 * 6e-8 + 1e-30;
                     assert!(
                         (f64::from(*got) - want).abs() <= bound,
@@ -220,9 +219,9 @@ fn every_type_is_multiplied_as_its_decode_row_says() {
     }
 }
 
-/// More rows than pass over unpacked weights at a time.
+/// More rows than the kernels multiply with one set of unpacked weights.
 #[test]
-fn rows_far_down_are_multiplied_like_the_first() {
+fn late_rows_of_a_large_batch_match_single_calls() {
     let mut noise = Noise(4);
     for (ty, kind) in [
         ("i2_s", ActQuant::I8PerToken),
@@ -244,7 +243,7 @@ fn rows_far_down_are_multiplied_like_the_first() {
     }
 }
 
-/// What the program says of activations that are int8 by block, in f64.
+/// The defined result for activations in int8 per block, in f64.
 fn exact_by_block(tensor: &HostTensor, x: &[f32]) -> Vec<f64> {
     let mut weights = vec![0.0; tensor.cols];
     let mut out = Vec::new();
@@ -264,24 +263,24 @@ fn exact_by_block(tensor: &HostTensor, x: &[f32]) -> Vec<f64> {
     out
 }
 
-/// Rows that are longer than what kernels keep of them at a time, and do not fill what is multiplied
-/// together.
+/// Rows that are longer than the part that kernels keep at a time, and rows of weights that do not fill a
+/// tile.
 #[test]
-fn long_rows_by_block_are_what_the_program_says() {
+fn long_rows_quantised_per_block_match_f64() {
     let mut noise = Noise(8);
     for ty in REGISTRY.iter().filter(|ty| ty.block_elems() > 1) {
         let cols = (9472 + if ty.block_elems() == 32 { 32 } else { 0 }) / ty.block_elems() * ty.block_elems();
         let outputs = 17_usize.next_multiple_of(ty.rows_together());
         let mut tensor = tensor(*ty, outputs, cols, &mut noise);
         if ty.name() == "q8_0" {
-            // A weight that rounding to nearest never makes.
+            // -128, which rounding to nearest never gives.
             let mut bytes = tensor.bytes.to_vec();
             bytes.chunks_exact_mut(34).take(40).for_each(|block| block[2..].fill(0x80));
             tensor.bytes = bytes.into();
         }
         let w = CpuWeight::new(&tensor);
         let mut x = noise.floats(3 * cols);
-        // The largest products that there are, one after the other.
+        // The largest possible products, one after the other.
         x[..512].fill(-1.0);
         let want = exact_by_block(&tensor, &x);
         let size = want.iter().map(|y| y * y).sum::<f64>().sqrt() / (want.len() as f64).sqrt();
@@ -299,14 +298,14 @@ fn long_rows_by_block_are_what_the_program_says() {
     }
 }
 
-/// So many activation rows that weights are turned: over pieces, strips and parts that end anywhere, each row
-/// has the bits that it has alone.
+/// Enough activation rows that the kernels transpose the weights: at any end of the tiles, each row has the
+/// same bits as alone.
 #[test]
-fn many_rows_of_floats_have_the_bits_of_one() {
+fn large_float_batches_match_single_rows_to_the_bit() {
     let names = ["f32", "f16", "bf16", "q8_0", "q4_0", "nvfp4", "q4_k", "iq2_s", "tq2_0"];
     for (i, ty) in names.map(|name| by_name(name).unwrap()).into_iter().enumerate() {
-        // Of 16 inputs a whole number or not, of a piece of 768 more than one or not; two times 144 rows are
-        // as many as sums have room for.
+        // Columns that are a multiple of 16 or not, and more or less than the 768 of a tile; 288 rows are
+        // twice the 144 whose sums are kept.
         for (cols, rows) in [(1024, 203), (1024, 288), (if ty.block_elems() == 1 { 41 } else { 512 }, 61)] {
             let (mut noise, outputs) = (Noise(17 + i as u64), 100);
             let tensor = tensor(ty, outputs, cols, &mut noise);
@@ -327,9 +326,9 @@ fn many_rows_of_floats_have_the_bits_of_one() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// Integers: every set, every number of threads, and each row by itself give the same bits.
+    /// Every kernel set, every number of threads, and each row alone give the same bits.
     #[test]
-    fn integer_products_are_the_same_everywhere(
+    fn integer_products_match_on_every_kernel_set(
         seed in 1_u64..,
         units in 1_usize..12,
         outputs in 1_usize..120,
@@ -356,9 +355,9 @@ proptest! {
         }
     }
 
-    /// Floats: within one set, every number of threads and each row by itself give the same bits.
+    /// Within one kernel set, every number of threads and each row alone give the same bits.
     #[test]
-    fn float_products_are_the_same_within_a_set(
+    fn float_products_match_within_a_kernel_set(
         seed in 1_u64..,
         ty in proptest::sample::select(REGISTRY),
         units in 1_usize..5,
@@ -382,9 +381,9 @@ proptest! {
         }
     }
 
-    /// Rounding: every set gives the same values, scale and sum.
+    /// Every kernel set gives the same values, scale and sum.
     #[test]
-    fn rounding_is_the_same_everywhere(
+    fn quantisation_matches_on_every_kernel_set(
         x in prop::collection::vec(prop_oneof![-1e3_f32..1e3, -1e-6_f32..1e-6, Just(0.5_f32)], 1..700),
     ) {
         let run = |k: &Kernels| {

@@ -1,25 +1,25 @@
-//! Codes as the CUDA backend's kernels write them, read back from its pages: they are the codecs' own, bit
-//! for bit, but where an element lies on a border of the quantiser. And attention over `tq3_0`, whose queries
-//! meet signs bit-plane by bit-plane, against sums in f64 over those very codes.
+//! Codes written by the CUDA kernels, read back from pages: they match the codecs' bit for bit, except for
+//! elements on a threshold of the quantiser. Also attention over `tq3_0`, whose queries are multiplied with
+//! signs bit plane by bit plane, against f64 sums over the same codes.
 
 use ggml_types::kv_by_name;
 use ggml_types::turboquant::{Codebook, Lloyd, Planes, Prod, Qjl, Rotation, ScaleRule};
 use half::f16;
 use sterna::backend::KvPage;
 use sterna::program::{ActQuant, Attend, AttnIn, Buf, KvDecl, KvWindow, Linear, NormKind, PAGE, PageTable};
-use support::case::{Case, Running, Turn, rows, simt, simt_of_cards, windowed_limits, windowed_pages};
+use support::case::{Case, Running, StepCase, rows, simt, simt_of_cards, windowed_limits, windowed_pages};
 
 const DIM: usize = 64;
 const N_KV_HEADS: usize = 2;
-/// Query heads of a KV head: more than a kernel takes at a time.
+/// Query heads per KV head: more than a kernel processes at a time.
 const GROUP: usize = 5;
 const N_ROWS: u32 = 200;
-/// Full pages that have codes: the first never has.
+/// Full pages that have codes; the first page never has.
 const CODED: std::ops::Range<usize> = 1..3;
-/// The page whose codes the last row reads.
-const READ: usize = 1;
+/// Page whose codes the last row reads.
+const READ_PAGE: usize = 1;
 
-/// What is left of a border, relative to the vector's norm, where f32 and f64 may fall to either side.
+/// Distance to a threshold, relative to the vector's norm, below which f32 and f64 may round differently.
 const TIE: f64 = 2e-6;
 
 struct Attention {
@@ -39,7 +39,7 @@ impl Attention {
             let linear = case.linear(support::case::ty("f32"), rows, DIM, ActQuant::None);
             Linear { bias: Some(case.vector(rows, centre)), scale, ..linear }
         };
-        // Keys stand off the origin, so that their mean matters; queries are large, so that scores do.
+        // Keys are far from the origin, so that their mean matters; queries are large, so that scores matter.
         let (wq, wk, wv) = (linear(q_cols, 2.0, 0.0), linear(kv_cols, 1.0, 1.5), linear(kv_cols, 1.0, 0.0));
         let codec = kv_by_name(codec).unwrap();
         let v = kv_by_name(if codec.name() == "tq3_0" { "turboquant" } else { codec.name() }).unwrap();
@@ -57,17 +57,21 @@ impl Attention {
         Self { case, x, q, y }
     }
 
-    /// Feeds all rows; the last alone.
+    /// Runs all rows; the last one alone.
     fn run(&self, running: &mut Running<'_>, pages: &PageTable, inputs: &[f32]) {
         for (start, end) in [(0, 70), (70, 140), (140, N_ROWS - 1), (N_ROWS - 1, N_ROWS)] {
             let inputs = vec![(self.x, inputs[start as usize * DIM..end as usize * DIM].to_vec())];
-            running.turn(&Turn { rows: rows(0, start..end), stages: 0..2, inputs, read: vec![] }, pages, &[]);
+            running.run_step(
+                &StepCase { rows: rows(0, start..end), stages: 0..2, inputs, read: vec![] },
+                pages,
+                &[],
+            );
         }
     }
 }
 
-/// What the cache holds of a page of the sequence, as `cuda/lib/codes.cuh` lays it out.
-struct Held {
+/// One page of the sequence in the layout of `cuda/lib/codes.cuh`.
+struct StoredPage {
     head_dim: usize,
     /// Keys, then values: `[n_kv_heads, PAGE, head_dim]` each.
     exact: Vec<f16>,
@@ -76,7 +80,7 @@ struct Held {
     codes: Vec<u8>,
 }
 
-impl Held {
+impl StoredPage {
     fn read(running: &mut Running<'_>, pages: &PageTable, i: usize, head_dim: usize) -> Self {
         let mut page = |page: KvPage| {
             let mut bytes = vec![0; running.backend.page_bytes(running.exec, page)];
@@ -100,8 +104,8 @@ impl Held {
         &self.mean[head * self.head_dim..][..self.head_dim]
     }
 
-    /// The scales and the bytes of a vector of codes. `[key, value]` are bits an element, signs with them,
-    /// and scales.
+    /// Scales and bytes of an encoded vector. `shapes` are the bits per element, signs included, and the
+    /// number of scales, of keys and of values.
     fn vector(
         &self,
         shapes: [(usize, usize); 2],
@@ -125,13 +129,13 @@ fn word(bytes: &[u8], i: usize) -> u32 {
     u32::from_le_bytes(bytes.as_chunks().0[i])
 }
 
-/// The low two bits of element `e`, of pieces of 16 in a word each.
+/// Low two bits of element `e`; each word holds 16 elements.
 fn low(vector: &[u8], e: usize) -> u8 {
     let (g, n) = (e % 16 / 4, e % 4);
     (word(vector, e / 16) >> (16 * (g / 2) + 4 * n + 2 * (g % 2)) & 3) as u8
 }
 
-/// The code of element `e` of a vector of codes of 3 or 4 bits.
+/// Code of element `e` of a vector of 3-bit or 4-bit codes.
 fn code(vector: &[u8], bits: usize, e: usize) -> u8 {
     if bits == 4 {
         return vector[e / 2] >> (4 * (e % 2)) & 15;
@@ -141,17 +145,17 @@ fn code(vector: &[u8], bits: usize, e: usize) -> u8 {
     low(vector, e) | ((top >> (4 * n + g) & 1) << 2) as u8
 }
 
-/// The sign of element `e`, behind codes of 2 bits.
+/// Sign of element `e`, stored after the 2-bit codes.
 fn sign(vector: &[u8], head_dim: usize, e: usize) -> bool {
     word(vector, head_dim / 16 + e / 32) >> (e % 32) & 1 == 1
 }
 
-/// Whether an element lies on a border.
+/// True if an element is on a threshold.
 fn is_tie(book: &Codebook, unit: f64) -> bool {
-    book.thresholds().iter().any(|border| (unit - border).abs() < TIE)
+    book.thresholds().iter().any(|threshold| (unit - threshold).abs() < TIE)
 }
 
-/// At most one step of f16 apart.
+/// True if they are at most one f16 step apart.
 fn is_near(a: f16, b: f16) -> bool {
     a.to_bits().abs_diff(b.to_bits()) <= 1
 }
@@ -160,8 +164,9 @@ fn norm(y: &[f32]) -> f64 {
     y.iter().map(|y| f64::from(*y).powi(2)).sum::<f64>().sqrt()
 }
 
-/// Compares a vector of codes of 3 or 4 bits with the codec's; says how many elements lie on borders.
-fn is_lloyd(codec: &Lloyd, y: &[f32], scales: &[f16], vector: &[u8]) -> usize {
+/// Compares a vector of 3-bit or 4-bit codes with the codec's; returns the number of elements that differ,
+/// which must be on thresholds.
+fn check_lloyd(codec: &Lloyd, y: &[f32], scales: &[f16], vector: &[u8]) -> usize {
     let (mut bytes, mut want) = (vec![0; codec.bytes()], vec![0; y.len()]);
     codec.encode(y, &mut bytes);
     let scale = codec.split(&bytes, &mut want);
@@ -170,15 +175,19 @@ fn is_lloyd(codec: &Lloyd, y: &[f32], scales: &[f16], vector: &[u8]) -> usize {
     for (e, want) in want.iter().enumerate() {
         let got = code(vector, codec.bits() as usize, e);
         let tie = is_tie(codec.codebook(), f64::from(y[e]) / norm);
-        assert!(got == *want || tie, "element {e}: {got} for {want}, {} of the norm", f64::from(y[e]) / norm);
+        assert!(
+            got == *want || tie,
+            "element {e}: {got}, want {want}, {} of the norm",
+            f64::from(y[e]) / norm
+        );
         ties += usize::from(got != *want);
     }
-    assert!(ties > 0 || is_near(scales[0], scale), "{} for {scale}", scales[0]);
+    assert!(ties > 0 || is_near(scales[0], scale), "{}, want {scale}", scales[0]);
     ties
 }
 
-/// The same for codes of 2 bits and signs.
-fn is_prod(codec: &Prod, y: &[f32], scales: &[f16], vector: &[u8]) -> usize {
+/// The same for 2-bit codes and signs.
+fn check_prod(codec: &Prod, y: &[f32], scales: &[f16], vector: &[u8]) -> usize {
     let (mut bytes, mut want) = (vec![0; codec.bytes()], vec![0; y.len()]);
     codec.encode(y, &mut bytes);
     let want_scales = codec.split(&bytes, &mut want);
@@ -186,27 +195,27 @@ fn is_prod(codec: &Prod, y: &[f32], scales: &[f16], vector: &[u8]) -> usize {
     let differ = |e: &usize| low(vector, *e) != want[*e] & 3;
     let ties: Vec<usize> = (0..y.len()).filter(differ).collect();
     assert!(ties.iter().all(|e| is_tie(codec.codebook(), f64::from(y[*e]) / norm)), "{ties:?}");
-    // With another code, or the norm a step of f16 away, what is left over is another vector.
+    // If a code differs, or the norm differs by an f16 step, the residual is a different vector.
     if !ties.is_empty() || scales[0] != want_scales[0] {
         assert!(!ties.is_empty() || is_near(scales[0], want_scales[0]));
         return 1;
     }
-    assert!(is_near(scales[1], want_scales[1]), "{} for {}", scales[1], want_scales[1]);
+    assert!(is_near(scales[1], want_scales[1]), "{}, want {}", scales[1], want_scales[1]);
     let centroid = |e: usize| codec.codebook().centroids()[usize::from(want[e] & 3)];
-    let left = |e: usize| f64::from(y[e]) - scales[0].to_f64() * centroid(e);
-    let mut left: Vec<f64> = (0..y.len()).map(left).collect();
-    let length = left.iter().map(|x| x * x).sum::<f64>().sqrt();
-    codec.qjl().project(&mut left);
-    let size = left.iter().map(|x| x * x).sum::<f64>().sqrt();
-    for (e, left) in left.iter().enumerate() {
+    let residual = |e: usize| f64::from(y[e]) - scales[0].to_f64() * centroid(e);
+    let mut residual: Vec<f64> = (0..y.len()).map(residual).collect();
+    let length = residual.iter().map(|x| x * x).sum::<f64>().sqrt();
+    codec.qjl().project(&mut residual);
+    let size = residual.iter().map(|x| x * x).sum::<f64>().sqrt();
+    for (e, x) in residual.iter().enumerate() {
         let same = sign(vector, y.len(), e) == (want[e] & 4 != 0);
-        assert!(same || left.abs() < 1e-5 * size, "sign {e}: {left} of {size}, residual {length}");
+        assert!(same || x.abs() < 1e-5 * size, "sign {e}: {x} of {size}, residual {length}");
     }
     0
 }
 
 #[test]
-fn kernels_write_the_codecs_codes() {
+fn kernels_write_the_codes_of_the_codecs() {
     let Some(mut backend) = simt(1) else { return };
     let same = |bits| [(bits, 1); 2];
     let cases: [(_, _, _, &[usize]); 3] = [
@@ -221,41 +230,41 @@ fn kernels_write_the_codecs_codes() {
             let pages = windowed_pages(1, 4);
             let mut running = attention.case.on(&mut *backend);
             attention.run(&mut running, &pages, &inputs);
-            let first = Held::read(&mut running, &pages, 0, head_dim);
+            let first = StoredPage::read(&mut running, &pages, 0, head_dim);
             let keys = Lloyd::new(head_dim, bits as u32, ScaleRule::InnerProduct);
             let values = Lloyd::new(head_dim, bits as u32, ScaleRule::LeastSquares);
             let prod = Prod::new(head_dim, Qjl::srht(head_dim).unwrap());
             let (mut ties, mut vectors) = (0, 0);
             for i in CODED {
-                let held = Held::read(&mut running, &pages, i, head_dim);
+                let stored = StoredPage::read(&mut running, &pages, i, head_dim);
                 for head in 0..N_KV_HEADS {
                     for place in 0..PAGE {
-                        let (scales, vector) = held.vector(shapes, 0, head, place);
-                        let y: Vec<f32> = held
+                        let (scales, vector) = stored.vector(shapes, 0, head, place);
+                        let y: Vec<f32> = stored
                             .exact(0, head, place)
                             .iter()
                             .zip(first.mean(head))
                             .map(|(y, m)| y - m)
                             .collect();
                         ties += match name {
-                            "tq3_0" => is_prod(&prod, &y, &scales, vector),
-                            _ => is_lloyd(&keys, &y, &scales, vector),
+                            "tq3_0" => check_prod(&prod, &y, &scales, vector),
+                            _ => check_lloyd(&keys, &y, &scales, vector),
                         };
-                        let (scales, vector) = held.vector(shapes, 1, head, place);
-                        ties += is_lloyd(&values, &held.exact(1, head, place), &scales, vector);
+                        let (scales, vector) = stored.vector(shapes, 1, head, place);
+                        ties += check_lloyd(&values, &stored.exact(1, head, place), &scales, vector);
                         vectors += 2;
                     }
                 }
             }
-            // One vector in fifty may have an element on a border.
+            // One vector in fifty may have an element on a threshold.
             assert!(50 * ties <= vectors, "{name}, {head_dim}: {ties} in {vectors} vectors");
         }
     }
 }
 
-/// Magnitudes of a codebook in whole steps up to 127 of a unit, which is found as `src/backend/cuda/kv.rs`
-/// says.
-fn in_units(book: &Codebook) -> Vec<f64> {
+/// Centroids of a codebook, rounded to integers up to 127 in a unit that is chosen as in
+/// `src/backend/cuda/kv.rs`.
+fn rounded_centroids(book: &Codebook) -> Vec<f64> {
     let upper = &book.centroids()[book.centroids().len() / 2..];
     let worst =
         |unit: f64| upper.iter().map(|c| ((c / unit).round() * unit / c - 1.0).abs()).fold(0.0, f64::max);
@@ -265,8 +274,8 @@ fn in_units(book: &Codebook) -> Vec<f64> {
     upper.iter().rev().map(|c| -c).chain(upper.iter().copied()).collect()
 }
 
-/// A vector in 255 steps of its largest element, and such a step.
-fn in_steps(x: &[f32]) -> (Vec<i8>, f64) {
+/// Quantises a vector to 255 steps of its largest element; also returns the step.
+fn quantise(x: &[f32]) -> (Vec<i8>, f64) {
     let most = x.iter().fold(0.0_f32, |most, x| most.max(x.abs()));
     (x.iter().map(|x| (x * (127.0 / most)).round_ties_even() as i8).collect(), f64::from(most / 127.0))
 }
@@ -276,7 +285,7 @@ fn dot(a: &[f32], b: &[f32]) -> f64 {
 }
 
 #[test]
-fn signs_are_counted_plane_by_plane() {
+fn attention_over_signs_matches_f64() {
     let small = [64, 128].into_iter().filter_map(|head_dim| Some((head_dim, simt(1)?)));
     let large = simt_of_cards().into_iter().map(|card| (64, card));
     for (head_dim, mut backend) in small.chain(large) {
@@ -285,43 +294,46 @@ fn signs_are_counted_plane_by_plane() {
         let pages = windowed_pages(1, 4);
         let mut running = attention.case.on(&mut *backend);
         attention.run(&mut running, &pages, &inputs);
-        let held: Vec<Held> = (0..4).map(|i| Held::read(&mut running, &pages, i, head_dim)).collect();
-        // Turned where they lie.
+        let stored: Vec<StoredPage> =
+            (0..4).map(|i| StoredPage::read(&mut running, &pages, i, head_dim)).collect();
+        // The kernel has rotated the queries in place.
         let (queries, out) = (running.read(attention.q, 1), running.read(attention.y, 1));
         let prod = Prod::new(head_dim, Qjl::srht(head_dim).unwrap());
-        let (key_units, value_units) = (in_units(prod.codebook()), in_units(&Codebook::new(head_dim, 3)));
+        let (key_units, value_units) =
+            (rounded_centroids(prod.codebook()), rounded_centroids(&Codebook::new(head_dim, 3)));
         let shapes = [(3, 2), (3, 1)];
         let (mut error, mut size, mut without_signs) = (0.0, 0.0, 0.0);
         for (i, (q, got)) in queries.chunks_exact(head_dim).zip(out.chunks_exact(head_dim)).enumerate() {
             let head = i / GROUP;
-            let (bytes, step) = in_steps(q);
+            let (bytes, step) = quantise(q);
             let mut projected = q.to_vec();
             prod.qjl().project_query(&mut projected);
-            let (projected, projected_step) = in_steps(&projected);
+            let (projected, projected_step) = quantise(&projected);
             let planes = Planes::new(&projected);
-            let answer = |signs_count: f64| {
+            let answer = |sign_weight: f64| {
                 let mut soft = Vec::new();
                 for pos in 0..N_ROWS as usize {
                     let (page, place) = (pos / PAGE, pos % PAGE);
-                    if page != READ {
-                        let key = held[page].exact(0, head, place);
+                    if page != READ_PAGE {
+                        let key = stored[page].exact(0, head, place);
                         soft.push((
                             dot(q, &key),
-                            held[page].exact(1, head, place).iter().map(|x| f64::from(*x)).collect(),
+                            stored[page].exact(1, head, place).iter().map(|x| f64::from(*x)).collect(),
                         ));
                         continue;
                     }
-                    let (scales, vector) = held[page].vector(shapes, 0, head, place);
+                    let (scales, vector) = stored[page].vector(shapes, 0, head, place);
                     let codes: f64 = (0..head_dim)
                         .map(|e| f64::from(bytes[e]) * key_units[usize::from(low(vector, e))])
                         .sum();
                     let signs: Vec<u32> =
                         (0..head_dim / 32).map(|i| word(vector, head_dim / 16 + i)).collect();
-                    let counted = f64::from(planes.signed_sum(&signs)) * projected_step * prod.qjl().factor();
+                    let signed_sum =
+                        f64::from(planes.signed_sum(&signs)) * projected_step * prod.qjl().factor();
                     let score = step * codes * scales[0].to_f64()
-                        + signs_count * counted * scales[1].to_f64()
-                        + dot(q, held[0].mean(head));
-                    let (scales, vector) = held[page].vector(shapes, 1, head, place);
+                        + sign_weight * signed_sum * scales[1].to_f64()
+                        + dot(q, stored[0].mean(head));
+                    let (scales, vector) = stored[page].vector(shapes, 1, head, place);
                     let value = |e: usize| value_units[usize::from(code(vector, 3, e))] * scales[0].to_f64();
                     soft.push((score, (0..head_dim).map(value).collect::<Vec<f64>>()));
                 }
@@ -343,6 +355,6 @@ fn signs_are_counted_plane_by_plane() {
         }
         let (error, without_signs) = ((error / size).sqrt(), (without_signs / size).sqrt());
         assert!(error < 1e-4, "heads of {head_dim}: {error}");
-        assert!(without_signs > 1e-2, "heads of {head_dim}: signs must matter, and make {without_signs}");
+        assert!(without_signs > 1e-2, "heads of {head_dim}: only {without_signs} without signs");
     }
 }

@@ -1,6 +1,6 @@
-//! Attention over every KV codec at lengths around the limits of pages, splits and windows, up to 131 072
-//! positions: against softmax over all positions at once in f64, in one split and in many, for two sequences
-//! side by side, and with vectors that no codec can hold among the others.
+//! Attention over every KV codec at lengths around the boundaries of pages, splits and windows, up to 131,072
+//! positions: against an f64 softmax over all positions at once, in one split and in many, for two sequences
+//! in one step, and with some vectors that no codec supports represent.
 
 use ggml_types::turboquant::Rotation;
 use ggml_types::{KvCodec, KvSide, KvVectors, kv, kv_by_name, kv_on};
@@ -21,10 +21,10 @@ const COLS: usize = GROUP * HEAD_DIM;
 const SCALE: f32 = 0.125;
 /// Rows of the steps that fill a cache.
 const FILL: usize = 256;
-/// Rows beside which a row's positions are not shared out: more rows than the threads have tasks, or than a
+/// Rows of a step in which a row's positions are not split: more rows than the threads have tasks, or than a
 /// card has blocks.
 const TOGETHER: u32 = 12;
-/// Positions before the row that attends.
+/// Numbers of positions before the row that attends.
 const LENGTHS: [u32; 9] = [0, 1, 31, 32, 33, 63, 64, 65, 2047];
 const LONGEST: u32 = 131_072;
 
@@ -35,28 +35,29 @@ struct Attention {
     y: Buf,
     attn_in: AttnIn,
     pages: PageTable,
-    /// Of keys and of values.
+    /// Codecs of keys and of values.
     codecs: Codecs,
 }
 
 type Codecs = [&'static dyn KvCodec; 2];
 
-/// Keys and values of one sequence, as the backend's own sums give them but for their rounding: `[positions,
-/// HEAD_DIM]`.
+/// Keys and values of one sequence before they are stored, `[positions, HEAD_DIM]`; a backend's differ only
+/// by roundings.
 struct Vectors {
     k: Vec<Vec<f32>>,
     v: Vec<Vec<f32>>,
 }
 
-/// One side of a cache: vectors as exact pages have them, as their codes have them, and what codes are less.
-struct Kept {
+/// Keys or values of a cache: the vectors in exact pages, the decoded ones, and the mean that is subtracted
+/// before encoding.
+struct StoredSide {
     exact: Vec<Vec<f32>>,
     coded: Vec<Vec<f32>>,
     mean: Vec<f32>,
 }
 
 impl Attention {
-    /// For `n_seqs` sequences of up to `positions`; values are kept as keys are.
+    /// Creates a layer for `n_seqs` sequences of up to `positions`, with the same codec for keys and values.
     fn new(codec: &'static dyn KvCodec, positions: u32, n_seqs: usize) -> Self {
         Self::of([codec, kv_on(KvSide::Values, codec)], positions, n_seqs)
     }
@@ -66,8 +67,8 @@ impl Attention {
         let mut case = Case::new("attention at many lengths", windowed_limits(FILL, n_seqs, n_pages));
         let (x, q, y) = (case.buf("x", DIM), case.buf("q", COLS), case.buf("y", COLS));
         let norm = case.norm(NormKind::Rms, DIM);
-        // Keys stand off the origin, so that their mean matters. The first input makes vectors beyond f16
-        // where it is not zero.
+        // Keys are far from the origin, so that their mean matters. If the first input is not zero, the
+        // vectors exceed f16.
         let mut linear = |rows, centre| {
             let mut values: Vec<f32> = (0..rows * DIM).map(|_| 0.25 * case.numbers.value()).collect();
             values.iter_mut().step_by(DIM).for_each(|x| *x = 1e6);
@@ -97,7 +98,7 @@ impl Attention {
         values
     }
 
-    /// Queries of which each makes scores with a deviation of about 2, as the cache wants them.
+    /// Queries whose scores have a standard deviation of about 2, rotated if the cache is.
     fn queries(&self, n: usize) -> Vec<f32> {
         let mut q: Vec<f32> = Numbers::new(3).values(n * COLS).iter().map(|q| 2.0 * q).collect();
         if self.codecs[0].rotates() {
@@ -120,7 +121,7 @@ impl Attention {
         Step { rows, pages: &self.pages, sampling: &[], changes: &[] }
     }
 
-    /// What rows pay attention to, `[rows, COLS]`.
+    /// Returns the attention output of the rows, `[rows, COLS]`.
     fn attend(&self, running: &mut Running<'_>, rows: &[Row], q: &[f32]) -> Vec<f32> {
         running.write(self.q, q);
         running.run(1..2, &self.step(rows));
@@ -149,23 +150,23 @@ impl Attention {
         Vectors { k: product(&s.wk), v: product(&s.wv) }
     }
 
-    fn kept(&self, side: KvSide, vectors: &[Vec<f32>]) -> Kept {
-        let kept_as = self.codecs[usize::from(side == KvSide::Values)];
-        let (codec, bytes) = (kept_as.open(side, HEAD_DIM).unwrap(), kept_as.vec_bytes(HEAD_DIM).unwrap());
-        let rotation = kept_as.rotates().then(|| Rotation::new(HEAD_DIM).unwrap());
-        let turned = vectors.iter().map(|x| {
+    fn stored(&self, side: KvSide, vectors: &[Vec<f32>]) -> StoredSide {
+        let kv_codec = self.codecs[usize::from(side == KvSide::Values)];
+        let (codec, bytes) = (kv_codec.open(side, HEAD_DIM).unwrap(), kv_codec.vec_bytes(HEAD_DIM).unwrap());
+        let rotation = kv_codec.rotates().then(|| Rotation::new(HEAD_DIM).unwrap());
+        let rotated = vectors.iter().map(|x| {
             let mut x = x.clone();
             rotation.iter().for_each(|rotation| rotation.apply(&mut x));
-            if kept_as.windowed() {
+            if kv_codec.windowed() {
                 let most = f16::MAX.to_f32();
                 let within = |x: f32| if x.is_finite() { x.clamp(-most, most) } else { 0.0 };
                 x.iter_mut().for_each(|x| *x = f16::from_f32(within(*x)).to_f32());
             }
             x
         });
-        let exact: Vec<Vec<f32>> = turned.collect();
+        let exact: Vec<Vec<f32>> = rotated.collect();
         let mut mean = vec![0.0; HEAD_DIM];
-        if kept_as.windowed() && side == KvSide::Keys && exact.len() >= PAGE {
+        if kv_codec.windowed() && side == KvSide::Keys && exact.len() >= PAGE {
             for (i, mean) in mean.iter_mut().enumerate() {
                 *mean = (exact[..PAGE].iter().map(|x| f64::from(x[i])).sum::<f64>() / PAGE as f64) as f32;
             }
@@ -173,7 +174,7 @@ impl Attention {
         let coded = |x: &Vec<f32>| {
             round(&*codec, bytes, &x.iter().zip(&mean).map(|(x, m)| x - m).collect::<Vec<_>>())
         };
-        Kept { coded: exact.iter().map(coded).collect(), exact, mean }
+        StoredSide { coded: exact.iter().map(coded).collect(), exact, mean }
     }
 }
 
@@ -184,8 +185,8 @@ fn round(codec: &dyn KvVectors, bytes: usize, x: &[f32]) -> Vec<f32> {
     out
 }
 
-/// Softmax over all positions that a row sees, each read as the page table says: `[COLS]`.
-fn reference(pages: &PageTable, row: &Row, codecs: Codecs, q: &[f32], [k, v]: &[Kept; 2]) -> Vec<f64> {
+/// Softmax over all positions that a row attends to, `[COLS]`; the page table determines which are exact.
+fn reference(pages: &PageTable, row: &Row, codecs: Codecs, q: &[f32], [k, v]: &[StoredSide; 2]) -> Vec<f64> {
     let is_exact = |codec: &dyn KvCodec, p: usize| {
         codec.windowed() && pages.exact_for(KvWindow::default(), row, p / PAGE).is_some()
     };
@@ -215,37 +216,36 @@ fn reference(pages: &PageTable, row: &Row, codecs: Codecs, q: &[f32], [k, v]: &[
     out
 }
 
-/// Root of the mean square of the differences, as a part of that of `b`.
+/// Root mean square of the differences, relative to that of `b`.
 fn distance<'a>(a: &[f32], b: impl Iterator<Item = &'a f64> + Clone) -> f64 {
     let square: f64 = a.iter().zip(b.clone()).map(|(a, b)| (f64::from(*a) - b).powi(2)).sum();
     (square / b.map(|b| b * b).sum::<f64>()).sqrt()
 }
 
-/// How far a backend may be from the reference. The CPU and wgpu multiply floats with codes: f32 sums, and a
-/// few numbers that round to another f16 or get another code, because the reference has other last places.
-/// CUDA rounds queries to 255 steps and centroids to 255 values, which `tests/kv_window.rs` holds exactly. Of
-/// a residual that is another in its last place, signs that stand for nearly nothing are others, and count as
-/// much as all.
+/// Maximum distance of a backend from the reference. The CPU and wgpu multiply floats with codes: f32 sums,
+/// and a few values that round to another f16 or get another code, because their last bits differ. CUDA
+/// rounds queries to 255 steps and centroids to 255 values, which `kv_window.rs` checks exactly. If a
+/// residual differs in its last bit, the signs of near-zero elements flip, and they weigh as much as all
+/// others.
 fn bound(backend: &dyn Backend, [k, v]: Codecs) -> f64 {
     let of_codes = k.rotates() || v.rotates();
     match backend.name() {
         "cpu" | "wgpu" if k.name() == "tq3_0" => 1e-2,
-        // An offset is an f16 more that may round otherwise, for all of its block.
+        // The offset is one more f16 that may round differently, for its whole block.
         "cpu" if ["q4_1", "q5_1"].contains(&k.name()) => 2e-3,
         "cuda" | "cuda-simt" if of_codes => 3e-2,
         _ => 1e-3,
     }
 }
 
-/// Whether CUDA takes rows of such a cache in tiles.
+/// True if CUDA processes rows over such a cache in tiles.
 fn tiles_on_cuda(codecs: Codecs) -> bool {
     let [k, v] = codecs.map(KvCodec::name);
     let blocks = |name| ["f16", "q8_0", "q4_0"].contains(&name);
     blocks(k) && blocks(v) || k == v && k.starts_with("turboquant")
 }
 
-/// How many rows are to stand together: [`TOGETHER`], and so many that they are tiles on a backend that has
-/// such.
+/// Numbers of rows in one step: [`TOGETHER`], and enough for tiles if the backend has them.
 fn together(backend: &dyn Backend, codecs: Codecs) -> &'static [u32] {
     match backend.name() {
         "wgpu" => &[2 * TOGETHER],
@@ -254,17 +254,17 @@ fn together(backend: &dyn Backend, codecs: Codecs) -> &'static [u32] {
     }
 }
 
-/// The rows of one sequence up to `last`, as many as there are up to `n`.
+/// The last `n` rows of one sequence up to `last`, or fewer at its start.
 fn up_to(last: u32, n: u32) -> Vec<Row> {
     rows(0, (last + 1).saturating_sub(n)..last + 1)
 }
 
-/// A row alone, whose positions many tasks or blocks share, against the same row beside others, which one
-/// goes through.
-fn in_one_split_and_in_many(
+/// Compares a single row, whose positions are split over many tasks or blocks, with the same row in a step of
+/// many, where one task or block reads them all.
+fn compare_splits(
     backend: &mut dyn Backend,
     attention: &Attention,
-    kept: &[Kept; 2],
+    stored: &[StoredSide; 2],
     inputs: &[f32],
     lengths: &[u32],
 ) {
@@ -279,7 +279,7 @@ fn in_one_split_and_in_many(
         let q = attention.queries(up_to(length, sizes[0]).len());
         let last_q = &q[q.len() - COLS..];
         let many = attention.attend(&mut running, &[last], last_q);
-        let want = reference(&attention.pages, &last, codecs, last_q, kept);
+        let want = reference(&attention.pages, &last, codecs, last_q, stored);
         let error = distance(&many, want.iter());
         assert!(error < bound, "{what}: {length} positions before: {error}");
         for &n in sizes {
@@ -288,27 +288,26 @@ fn in_one_split_and_in_many(
             let all = attention.attend(&mut running, &together, &[&others_q, last_q].concat());
             let wide: Vec<f64> = all[others_q.len()..].iter().map(|x| f64::from(*x)).collect();
             let apart = distance(&many, wide.iter());
-            // Cards merge what they share in another order: a few roundings.
+            // Cards merge splits in another order, which gives a few different roundings.
             let most = if same_bits { 0.0 } else { 1e-5 };
-            assert!(apart <= most, "{what}: {length} positions before, beside {n} rows: {apart} apart");
+            assert!(apart <= most, "{what}: {length} positions before, in a step of {n} rows: {apart} apart");
         }
-        // What a row sees too many or too few is another result.
+        // The result for one position less is different.
         if same_bits && length > 0 && length < 100 {
             let before = Row { pos: length - 1, ..last };
-            let short = distance(&many, reference(&attention.pages, &before, codecs, last_q, kept).iter());
+            let short = distance(&many, reference(&attention.pages, &before, codecs, last_q, stored).iter());
             assert!(short > 4.0 * error, "{what}: {length} positions before: {error}, one less: {short}");
         }
     }
 }
 
-/// One kind of wgpu's kernels, the other one for the next `i`: every codec meets either kind somewhere, in
-/// half the time.
+/// One variant of the wgpu kernels, which alternates with `i`: every codec runs with both in half the time.
 fn one_wgpu(i: usize) -> Option<Box<dyn Backend>> {
     wgpus().into_iter().nth(i % 2)
 }
 
-/// Whether a backend has the codec: some have not got all of them, and say so (`tests/kv_window.rs`).
-fn can(backend: &dyn Backend, attention: &Attention) -> bool {
+/// True if a backend supports the codec. Not all support all of them; `kv_window.rs` tests the error.
+fn supports(backend: &dyn Backend, attention: &Attention) -> bool {
     match backend.plan(&attention.case.p) {
         Err(BackendError::Missing { .. }) => false,
         plan => plan.is_ok_and(|plan| plan.kv_bytes > 0),
@@ -316,7 +315,7 @@ fn can(backend: &dyn Backend, attention: &Attention) -> bool {
 }
 
 #[test]
-fn every_length_in_one_split_and_in_many() {
+fn every_codec_at_every_length() {
     every_length(&LENGTHS);
 }
 
@@ -326,24 +325,25 @@ fn every_length(lengths: &[u32]) {
         let attention = Attention::new(codec, longest + 1, 1);
         let inputs = Attention::inputs(1, longest + 1);
         let vectors = attention.vectors(&inputs);
-        let kept = [attention.kept(KvSide::Keys, &vectors.k), attention.kept(KvSide::Values, &vectors.v)];
+        let stored =
+            [attention.stored(KvSide::Keys, &vectors.k), attention.stored(KvSide::Values, &vectors.v)];
         for mut backend in cpus(&[3]).into_iter().chain(simt(1)).chain(one_wgpu(i)) {
-            if !can(&*backend, &attention) {
+            if !supports(&*backend, &attention) {
                 continue;
             }
-            // In software a long context takes wgpu many seconds: `a_length_of_many_splits` has one.
+            // A long context takes many seconds on wgpu in software: `lengths_of_many_splits` has one.
             let n =
                 if backend.name() == "wgpu" { lengths.len().saturating_sub(1).max(1) } else { lengths.len() };
             let inputs = &inputs[..(lengths[n - 1] as usize + 1) * DIM];
-            in_one_split_and_in_many(&mut *backend, &attention, &kept, inputs, &lengths[..n]);
+            compare_splits(&mut *backend, &attention, &stored, inputs, &lengths[..n]);
         }
     }
 }
 
-/// Keys and values may be kept in two ways: on the CPU and wgpu in any two.
+/// Keys and values supports have different codecs, on the CPU and wgpu any two.
 #[test]
 #[ignore = "thorough: scripts/test --all"]
-fn every_pair_of_codecs() {
+fn pairs_of_codecs() {
     let positions = 300;
     let inputs = Attention::inputs(8, positions);
     let vectors = Attention::new(kv::REGISTRY[0], 1, 1).vectors(&inputs);
@@ -351,17 +351,18 @@ fn every_pair_of_codecs() {
     let possible = pairs.filter(|[_, v]| v.instead(KvSide::Values).is_none());
     for (i, codecs) in possible.enumerate() {
         let attention = Attention::of(codecs, positions, 1);
-        let kept = [attention.kept(KvSide::Keys, &vectors.k), attention.kept(KvSide::Values, &vectors.v)];
+        let stored =
+            [attention.stored(KvSide::Keys, &vectors.k), attention.stored(KvSide::Values, &vectors.v)];
         let backends = cpus(&[1]).into_iter().take(1).chain(one_wgpu(i));
-        for mut backend in backends.filter(|backend| can(&**backend, &attention)) {
-            in_one_split_and_in_many(&mut *backend, &attention, &kept, &inputs, &[positions - 1]);
+        for mut backend in backends.filter(|backend| supports(&**backend, &attention)) {
+            compare_splits(&mut *backend, &attention, &stored, &inputs, &[positions - 1]);
         }
     }
 }
 
 #[test]
 #[ignore = "thorough: scripts/test --all"]
-fn a_length_of_many_splits() {
+fn lengths_of_many_splits() {
     every_length(&[4095]);
 }
 
@@ -372,15 +373,16 @@ fn a_context_of_131072_positions() {
     let vectors = Attention::new(kv::REGISTRY[0], 1, 1).vectors(&inputs);
     for &codec in kv::REGISTRY {
         let attention = Attention::new(codec, LONGEST + 1, 1);
-        let kept = [attention.kept(KvSide::Keys, &vectors.k), attention.kept(KvSide::Values, &vectors.v)];
+        let stored =
+            [attention.stored(KvSide::Keys, &vectors.k), attention.stored(KvSide::Values, &vectors.v)];
         let mut cpu = Cpu::new(3).expect("threads");
-        in_one_split_and_in_many(&mut cpu, &attention, &kept, &inputs, &[LONGEST]);
+        compare_splits(&mut cpu, &attention, &stored, &inputs, &[LONGEST]);
     }
 }
 
-/// The reference is far from what it is where signs of residuals do not count, or count too little.
+/// The reference changes a lot if the signs of residuals are ignored or weighted too little.
 #[test]
-fn signs_of_residuals_count_what_they_should() {
+fn signs_of_residuals_have_the_right_weight() {
     let positions = 400;
     let attention = Attention::new(kv_by_name("tq3_0").unwrap(), positions, 1);
     let inputs = Attention::inputs(7, positions);
@@ -388,24 +390,24 @@ fn signs_of_residuals_count_what_they_should() {
     let codec = attention.codecs[0].open(KvSide::Keys, HEAD_DIM).unwrap();
     let bytes = attention.codecs[0].vec_bytes(HEAD_DIM).unwrap();
     let weighted = |weight: f64| {
-        let mut keys = attention.kept(KvSide::Keys, &vectors.k);
+        let mut keys = attention.stored(KvSide::Keys, &vectors.k);
         for (coded, exact) in keys.coded.iter_mut().zip(&keys.exact) {
             let centred: Vec<f32> = exact.iter().zip(&keys.mean).map(|(x, m)| x - m).collect();
             let mut encoded = vec![0; bytes];
             codec.encode(&centred, &mut encoded);
-            // The length of the residual stands behind the norm and two bits an element.
+            // The length of the residual follows the norm and two bits per element.
             let at = 2 + HEAD_DIM / 4;
             let length = f16::from_le_bytes([encoded[at], encoded[at + 1]]).to_f64();
             encoded[at..at + 2].copy_from_slice(&f16::from_f64(weight * length).to_le_bytes());
             codec.decode(&encoded, coded);
         }
-        [keys, attention.kept(KvSide::Values, &vectors.v)]
+        [keys, attention.stored(KvSide::Values, &vectors.v)]
     };
     let row = rows(0, positions - 1..positions)[0];
     let q = attention.queries(1);
     let want = |weight| reference(&attention.pages, &row, attention.codecs, &q, &weighted(weight));
-    let sqrt_lost = (2.0 / std::f64::consts::PI).sqrt();
-    let [right, dropped, weak] = [1.0, 0.0, sqrt_lost].map(want);
+    let without_sqrt = (2.0 / std::f64::consts::PI).sqrt();
+    let [right, dropped, weak] = [1.0, 0.0, without_sqrt].map(want);
     for mut backend in cpus(&[1]).into_iter().chain(wgpus()) {
         let mut running = attention.case.on(&mut *backend);
         attention.fill(&mut running, 0, &inputs);
@@ -415,21 +417,21 @@ fn signs_of_residuals_count_what_they_should() {
     }
 }
 
-/// Rows of two sequences in one step, of different lengths, give what each gives alone.
+/// Rows of two sequences of different lengths in one step give the same results as alone.
 #[test]
-fn two_sequences_in_one_step_are_two_sequences() {
+fn sequences_in_one_step_are_independent() {
     for (i, &codec) in kv::REGISTRY.iter().enumerate() {
         let attention = Attention::new(codec, 400, 2);
         let inputs = [4, 5].map(|seed| Attention::inputs(seed, 400));
         let two = || cpus(&[3]).into_iter().chain(simt(2)).chain(one_wgpu(i + 1));
         for (mut backend, mut another) in two().zip(two()) {
-            if !can(&*backend, &attention) {
+            if !supports(&*backend, &attention) {
                 continue;
             }
             let what = format!("{} on {}", codec.name(), backend.device());
             let same_bits = backend.name() == "cpu";
             let mut running = attention.case.on(&mut *backend);
-            // Side by side from the first position on: both write in each step.
+            // Both sequences write in each step.
             for start in (0..400).step_by(FILL / 2) {
                 let end = (start + FILL / 2).min(400);
                 let both: Vec<Row> = (0..2).flat_map(|seq| rows(seq, start as u32..end as u32)).collect();
@@ -437,7 +439,7 @@ fn two_sequences_in_one_step_are_two_sequences() {
                 running.write(attention.x, &x);
                 running.run(0..1, &attention.step(&both));
             }
-            // Rows one by one; or in tiles, which end where a page is full, at 127 and 383.
+            // Single rows; or tiles, which end at the end of a page, at 127 and 383.
             let step = match !same_bits && tiles_on_cuda(attention.codecs) {
                 true => [rows(0, 120..132), rows(1, 380..400)].concat(),
                 false => [rows(0, 130..132), rows(1, 399..400)].concat(),
@@ -459,10 +461,10 @@ fn two_sequences_in_one_step_are_two_sequences() {
     }
 }
 
-/// Vectors that are no numbers, or beyond what an f16 holds, and vectors of zeros: within the window and
-/// behind it, nothing of them is left that could spread, and they were counted.
+/// NaN vectors, vectors beyond f16 and zero vectors: inside the window and after it, they do not affect other
+/// rows, and they are counted.
 #[test]
-fn what_no_codec_can_hold_does_no_harm() {
+fn unrepresentable_vectors_are_clamped() {
     let positions = 400_usize;
     let windowed = kv::REGISTRY.iter().filter(|codec| codec.windowed());
     for &codec in windowed {
@@ -471,11 +473,12 @@ fn what_no_codec_can_hold_does_no_harm() {
         inputs[100 * DIM + 3] = f32::NAN;
         inputs[101 * DIM + 4] = f32::INFINITY;
         inputs[102 * DIM..103 * DIM].fill(0.0);
-        // The weight makes a million of this: as an f16, infinity.
+        // The weight scales this to a million, which is infinite in f16.
         inputs[103 * DIM] = 1.0;
         let vectors = attention.vectors(&inputs);
         assert!(vectors.k[100][0].is_nan() && vectors.k[103][0].abs() > 1e5);
-        let kept = [attention.kept(KvSide::Keys, &vectors.k), attention.kept(KvSide::Values, &vectors.v)];
+        let stored =
+            [attention.stored(KvSide::Keys, &vectors.k), attention.stored(KvSide::Values, &vectors.v)];
         for mut backend in cpus(&[1, 3]).into_iter().chain(simt(1)).chain(wgpus()) {
             let (what, bound) =
                 (format!("{} on {}", codec.name(), backend.device()), bound(&*backend, attention.codecs));
@@ -487,11 +490,10 @@ fn what_no_codec_can_hold_does_no_harm() {
                 let got = attention.attend(&mut running, &[row], &q);
                 assert!(got.iter().all(|x| x.is_finite()), "{what}: row {pos}");
                 let error =
-                    distance(&got, reference(&attention.pages, &row, attention.codecs, &q, &kept).iter());
+                    distance(&got, reference(&attention.pages, &row, attention.codecs, &q, &stored).iter());
                 assert!(error < bound, "{what}: row {pos}: {error}");
             }
-            // Keys and values of two rows that are no numbers, and keys of one that is beyond an f16, at
-            // least.
+            // At least keys and values of two NaN rows, and the keys of one row beyond f16.
             assert!(running.clamped().is_some_and(|n| n >= 5), "{what}");
         }
     }

@@ -1,21 +1,20 @@
-//! Windowed KV caches: attention against a reference in f64 over the codecs' own definition; prompts in
-//! pieces, cuts, branches and sessions side by side against sessions that went alone; bytes against the
-//! formula.
+//! Windowed KV caches: attention against an f64 reference over the codecs' own definition; prompts in parts,
+//! cuts, branches and interleaved sessions against single sessions.
 
 use ggml_types::turboquant::ScaleRule;
 use sterna::engine::{Engine, EngineOptions, Session};
 use sterna::program::{Attend, KvDecl, KvWindow, Program};
 use support::case::window::{Attention, DIM, Heads, RIGHT, Rule, TWO_OF_TWO, codec, distance};
-use support::case::{Turn, cpus, rows, simt, wgpus, windowed_limits, windowed_pages};
+use support::case::{StepCase, cpus, rows, simt, wgpus, windowed_limits, windowed_pages};
 
-/// Heads as [`TWO_OF_TWO`], on every kind of backend.
+/// The same for [`TWO_OF_TWO`] on every kind of backend.
 fn attends_as(codecs: [&str; 2], rule: Rule, wrong: &[(&str, Rule)]) {
     let backends = cpus(&[3]).into_iter().chain(wgpus()).chain(simt(2)).collect();
     support::case::window::attends_as(TWO_OF_TWO, codecs, rule, wrong, 330, backends);
 }
 
 #[test]
-fn attention_is_that_of_the_decoded_codes() {
+fn attention_matches_the_decoded_codes() {
     for (name, bits) in [("turboquant", 3), ("turboquant-4", 4)] {
         let rule = Rule { bits, ..RIGHT };
         let wrong = [
@@ -32,7 +31,7 @@ fn attention_is_that_of_the_decoded_codes() {
 }
 
 #[test]
-fn sinks_and_window_may_be_larger() {
+fn sinks_and_window_can_be_larger() {
     let rule = Rule { sink_pages: 2, window_pages: 2, ..RIGHT };
     let wrong = [
         ("one page of sinks", Rule { sink_pages: 1, ..rule }),
@@ -45,10 +44,10 @@ fn sinks_and_window_may_be_larger() {
     attends_as(["turboquant"; 2], all, &[("codes", RIGHT)]);
 }
 
-/// Heads of every length, alone and in groups that a block takes as a whole, in parts, or in several tiles:
-/// on cards other kernels take them.
+/// Heads of every size, alone and in groups that a block processes as a whole, in parts, or in several tiles:
+/// cards have different kernels for them.
 #[test]
-fn heads_of_every_shape_attend() {
+fn heads_of_every_shape_over_codes() {
     let all =
         [(1, 1, 128), (2, 3, 128), (1, 8, 128), (1, 9, 64), (2, 1, 64), (1, 17, 64), (1, 5, 32), (1, 3, 256)];
     for (codec, bits, shapes) in [("turboquant", 3, &all[..]), ("turboquant-4", 4, &all[1..4])] {
@@ -67,9 +66,9 @@ fn heads_of_every_shape_attend() {
     }
 }
 
-/// The same over blocks, and over blocks beside halves.
+/// The same over block codecs, and over a block codec together with f16.
 #[test]
-fn blocks_of_heads_of_every_shape_attend() {
+fn heads_of_every_shape_over_blocks() {
     for (names, n_kv_heads, group, head_dim) in [
         (["q8_0", "q8_0"], 1, 1, 128),
         (["q4_0", "q4_0"], 2, 3, 128),
@@ -86,9 +85,9 @@ fn blocks_of_heads_of_every_shape_attend() {
     }
 }
 
-/// Row by row and in tiles, of kernels that cards have for heads of every length.
+/// Single rows and tiles, on the kernels for each head size.
 #[test]
-fn rows_see_ahead_over_blocks() {
+fn bidirectional_attention_over_blocks() {
     for (names, head_dim, sliding, ahead, n_rows) in [
         (["q8_0", "q8_0"], 64, None, Attend::ALL, 70),
         (["q8_0", "q4_0"], 64, None, Attend::ALL, 10),
@@ -104,10 +103,10 @@ fn rows_see_ahead_over_blocks() {
     }
 }
 
-/// Windows that begin within a page of codes, within one that stays exact, and with a page, of heads that
-/// other kernels take on cards, row by row and in tiles.
+/// Windows that begin inside a page of codes, inside an exact page, and at a page boundary, with head sizes
+/// that have different kernels on cards, in single rows and in tiles.
 #[test]
-fn windows_slide_over_codes_and_blocks() {
+fn sliding_windows_over_codes_and_blocks() {
     let right = |bits, sliding| Rule { bits, sliding: Some(sliding), ..RIGHT };
     let blocks = Rule { at_once: Some(["q8_0"; 2].map(codec)), ..right(3, 90) };
     for (i, (names, rule, head_dim)) in [
@@ -129,9 +128,9 @@ fn windows_slide_over_codes_and_blocks() {
     }
 }
 
-/// Values near the smallest normal half, and near the largest.
+/// Values near the smallest normal f16, and near the largest.
 #[test]
-fn values_may_be_small_or_large() {
+fn values_can_be_small_or_large() {
     for value_scale in [1e-4, 3e3] {
         let heads = Heads { value_scale, ..TWO_OF_TWO };
         support::case::window::attends_as(
@@ -145,16 +144,15 @@ fn values_may_be_small_or_large() {
     }
 }
 
-/// What is no number, or too large for f16, is put right where it is kept and counted, and the rows behind it
-/// go on.
+/// NaN and values too large for f16 are clamped when stored, and counted; later rows stay finite.
 #[test]
 fn hostile_vectors_are_clamped_and_counted() {
     for name in ["turboquant", "turboquant-4", "q8_0", "q4_0"] {
         for (i, (bad, value_scale, clamped)) in [
-            // Keys and values of the rows, for each head.
+            // Keys and values of three rows, for each head.
             (f32::NAN, 1.0, 3 * 2 * TWO_OF_TWO.n_kv_heads),
             (f32::INFINITY, 1.0, 3 * 2 * TWO_OF_TWO.n_kv_heads),
-            // The values of all rows but those of zeros.
+            // The values of all rows except the zero ones.
             (0.0, 1e7, (200 - 3) * TWO_OF_TWO.n_kv_heads),
         ]
         .into_iter()
@@ -164,7 +162,7 @@ fn hostile_vectors_are_clamped_and_counted() {
             let sterna::program::Stage::AttnIn(s) = &mut attention.case.p.stages[0].1 else { unreachable!() };
             s.wv.scale = value_scale;
             let mut inputs = attention.case.numbers.values(200 * DIM);
-            // In the page that stays exact, in one that is encoded, and in the newest.
+            // In the page that stays exact, in one that is encoded, and in the newest one.
             for row in [20, 70, 190] {
                 inputs[row * DIM..(row + 1) * DIM].fill(bad);
             }
@@ -176,14 +174,14 @@ fn hostile_vectors_are_clamped_and_counted() {
                 for start in (0..200).step_by(50) {
                     let inputs = vec![(attention.x, inputs[start * DIM..(start + 50) * DIM].to_vec())];
                     let rows = rows(0, start as u32..start as u32 + 50);
-                    running.turn(&Turn { rows, stages: 0..2, inputs, read: vec![] }, &pages, &[]);
+                    running.run_step(&StepCase { rows, stages: 0..2, inputs, read: vec![] }, &pages, &[]);
                     let y = running.read(attention.y, 50);
                     for (i, y) in y.chunks_exact(TWO_OF_TWO.cols()).enumerate() {
                         let is_bad = [20, 70, 190].contains(&(start + i)) && bad != 0.0;
                         assert!(is_bad || y.iter().all(|y| y.is_finite()), "{device}: row {}", start + i);
                     }
                 }
-                // Of two full pages that are encoded, scales may be beyond f16 once more.
+                // The scales of two encoded pages may exceed f16, too.
                 let again =
                     if bad == 0.0 && !name.starts_with('q') { 2 * 64 * TWO_OF_TWO.n_kv_heads } else { 0 };
                 let (count, least) = (running.clamped().expect("a count"), clamped as u64);
@@ -194,7 +192,7 @@ fn hostile_vectors_are_clamped_and_counted() {
 }
 
 #[test]
-fn blocks_of_rotated_vectors_are_read_as_they_are() {
+fn attention_matches_decoded_rotated_blocks() {
     for name in ["q8_0", "q4_0"] {
         let rule = Rule { at_once: Some([codec(name); 2]), ..RIGHT };
         attends_as([name; 2], rule, &[("no rotation", Rule { rotated: false, ..rule })]);
@@ -203,7 +201,7 @@ fn blocks_of_rotated_vectors_are_read_as_they_are() {
 
 #[test]
 #[ignore = "thorough: scripts/test --all"]
-fn keys_and_values_may_be_kept_in_different_blocks_or_one_of_them_as_halves() {
+fn keys_and_values_can_have_different_block_codecs() {
     for names in [
         ["q8_0", "q4_0"],
         ["q4_0", "q8_0"],
@@ -217,7 +215,7 @@ fn keys_and_values_may_be_kept_in_different_blocks_or_one_of_them_as_halves() {
     }
 }
 
-/// A sequence of any tokens: the model's text does not matter.
+/// An arbitrary token sequence.
 fn tokens(seed: u32, n: usize) -> Vec<u32> {
     (0..n as u32).map(|i| (seed * 131 + i * i * 7 + i * 13) % 500).collect()
 }
@@ -251,12 +249,12 @@ fn feed(session: &mut Session, tokens: &[u32]) -> Vec<Vec<u32>> {
 }
 
 #[test]
-fn a_prompt_in_pieces_is_its_tokens_one_by_one() {
+fn prompts_in_batches_match_single_tokens() {
     let prompt = tokens(1, 330);
     let one_by_one = feed(&mut engine("turboquant", 1, 1).session().unwrap(), &prompt);
     let exact = feed(&mut engine("f16", 1, 1).session().unwrap(), &prompt);
     let same = one_by_one.iter().zip(&exact).take_while(|(a, b)| a == b).count();
-    assert!(same < 192, "pages are encoded: {same} positions are as with f16");
+    assert!(same < 192, "{same} positions are the same as with f16, so no page was encoded");
     for batch in [7, 63, 64, 65, 128, 192, 330] {
         let got = feed(&mut engine("turboquant", batch, 1).session().unwrap(), &prompt);
         for (pos, (got, want)) in got.iter().zip(&one_by_one).enumerate() {
@@ -266,7 +264,7 @@ fn a_prompt_in_pieces_is_its_tokens_one_by_one() {
 }
 
 #[test]
-fn a_cut_by_up_to_the_window_is_as_if_nothing_had_been() {
+fn cuts_within_the_window_leave_no_trace() {
     for codec in ["f16", "turboquant"] {
         let engine = engine(codec, 80, 2);
         for (i, n) in [40, 64, 127, 128, 191, 192, 200, 255, 256, 257, 300].into_iter().enumerate() {
@@ -284,9 +282,9 @@ fn a_cut_by_up_to_the_window_is_as_if_nothing_had_been() {
     }
 }
 
-/// What was encoded stays so, and the rest is as good as ever.
+/// Encoded pages stay encoded after the cut; the results are close to those without one.
 #[test]
-fn a_longer_cut_goes_on_from_the_codes() {
+fn longer_cuts_continue_from_the_codes() {
     let engine = engine("turboquant", 80, 2);
     let mut cut = engine.session().unwrap();
     feed(&mut cut, &tokens(4, 330));
@@ -304,7 +302,7 @@ fn a_longer_cut_goes_on_from_the_codes() {
 }
 
 #[test]
-fn a_branch_is_a_session_of_its_own() {
+fn branches_are_independent() {
     for codec in ["f16", "turboquant"] {
         let engine = engine(codec, 80, 3);
         for (n, at) in
@@ -315,7 +313,7 @@ fn a_branch_is_a_session_of_its_own() {
             let mut branch = trunk.branch(at).unwrap();
             assert_eq!(branch.tokens(), &trunk.tokens()[..at]);
             let (left, right) = (tokens(7, 30), tokens(8, 30));
-            // In turn, so that one would see what the other writes.
+            // Interleaved, so that a write to a shared page would show.
             let mut got = [Vec::new(), Vec::new()];
             for i in (0..30).step_by(10) {
                 got[0].extend(feed(&mut trunk, &left[i..i + 10]));
@@ -334,7 +332,7 @@ fn a_branch_is_a_session_of_its_own() {
 }
 
 #[test]
-fn sessions_side_by_side_are_sessions_alone() {
+fn interleaved_sessions_are_independent() {
     let together = engine("turboquant", 50, 3);
     let mut sessions: Vec<_> = (0..3).map(|_| together.session().unwrap()).collect();
     let mut got = vec![Vec::new(); 3];
@@ -350,7 +348,7 @@ fn sessions_side_by_side_are_sessions_alone() {
 }
 
 #[test]
-fn heads_that_cannot_be_rotated_are_refused() {
+fn head_sizes_without_a_rotation_are_refused() {
     let mut p = Program::new("odd", windowed_limits(1, 1, 1));
     let decl = KvDecl {
         n_kv_heads: 1,
@@ -366,10 +364,10 @@ fn heads_that_cannot_be_rotated_are_refused() {
     assert!(sterna::backend::Backend::plan(&backend, &p).is_err());
 }
 
-/// A backend without the kernels says so, and where to go, before anything is loaded.
+/// A backend without the kernels gives an error with an alternative before anything is loaded.
 #[cfg(feature = "simt")]
 #[test]
-fn a_backend_that_lacks_the_codec_names_the_way_out() {
+fn missing_codecs_are_refused_with_an_alternative() {
     let path = support::golden("bitnet/tiny-i2_s.gguf").expect("tiny-i2_s.gguf is in tests/data");
     for (k, v, what) in [
         ("f32", "q4_0", "(one cache can mix f16, q8_0, q4_0)"),

@@ -1,17 +1,18 @@
-//! Every backend against the oracle, and against itself: stages, KV codecs, windows, batches, running ahead.
+//! Every backend against the oracle, and against itself: stages, KV codecs, windows, batches, queued steps.
 
 #[cfg(feature = "simt")]
 mod accesses;
 mod attention;
 mod batches;
-#[cfg(feature = "simt")]
-mod beside;
 mod cards;
 mod conformance;
+#[cfg(feature = "simt")]
+mod cpu_offload;
 mod cpu_stream;
 #[cfg(feature = "simt")]
 mod cuda_types;
 mod delta;
+mod hadamard;
 mod kernels;
 mod kv_codes;
 mod kv_lengths;
@@ -29,8 +30,7 @@ mod stage_diff;
 mod stand_in;
 #[cfg(feature = "simt")]
 mod stream;
-mod turns;
 mod wgpu;
 
 #[cfg(feature = "simt")]
-const _: () = assert!(support::HAS_SIMT, "the feature simt wants support/simt beside it, or --workspace");
+const _: () = assert!(support::HAS_SIMT, "the feature simt requires support/simt as well, or --workspace");

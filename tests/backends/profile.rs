@@ -1,4 +1,4 @@
-//! What a CUDA backend says that its stages take.
+//! Stage times of the CUDA backend.
 
 use sterna::backend::Backend;
 use sterna::backend::cuda::driver::{Driver, simt::Simt};
@@ -11,10 +11,10 @@ fn card() -> Box<dyn Driver> {
     Box::new(Simt::new(2, 0))
 }
 
-/// Each stage of each run is timed once, by stamps and by events, on one card and over two, and computes what
-/// it does otherwise.
+/// Each stage of each run is timed once, by timestamps and by events, on one card and on two, without
+/// changing the results.
 #[test]
-fn stages_are_timed_and_compute_the_same() {
+fn stage_timing_does_not_change_results() {
     let (case, logits) = SMALL.case("a small model", limits(9, 1, 1));
     let pages = shuffled_pages(1, 1);
     let two = || Split::on(vec![card(), card()], None).expect("cards that are connected");

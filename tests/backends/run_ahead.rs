@@ -1,5 +1,5 @@
-//! Steps that are queued before the host knows their token: fed on the device with what the step before
-//! picked, they give the tokens that steps fed by the host give, and one that turns out not to be wanted
+//! Steps that are queued before the host knows their input token, which the device takes from the previous
+//! step's pick: they give the same tokens as steps fed by the host, and a queued step that is discarded
 //! leaves no trace.
 
 use sterna::backend::Backend;
@@ -19,29 +19,28 @@ fn all_backends() -> Vec<Box<dyn Backend>> {
     cpus(&[2]).into_iter().chain(simt(5)).chain(wgpus()).collect()
 }
 
-/// Queues one step: a row of each slot in `seqs` at `pos`, whose token `of` names.
-fn queue(running: &mut Running<'_>, pages: &PageTable, seqs: &[u32], pos: u32, of: impl Fn(u32) -> u32) {
-    let rows: Vec<Row> = seqs.iter().map(|&seq| Row { token: of(seq), pos, seq, logits: true }).collect();
+/// Queues one step: one row per slot in `seqs` at `pos`, with the token `token(seq)`.
+fn queue(running: &mut Running<'_>, pages: &PageTable, seqs: &[u32], pos: u32, token: impl Fn(u32) -> u32) {
+    let rows: Vec<Row> = seqs.iter().map(|&seq| Row { token: token(seq), pos, seq, logits: true }).collect();
     let how: Vec<_> =
         seqs.iter().map(|&seq| Some(Sampling { counter: u64::from(1000 * seq + pos), ..WARM })).collect();
     let step = Step { rows: &rows, pages, sampling: &how, changes: &[] };
     running.backend.run(running.exec, &step).expect("a run");
 }
 
-/// Slots decode side by side, each step queued behind the one whose token it is fed with, and one slot rests
-/// now and then.
+/// Slots decode in the same steps, each queued after the one that picks its token; sometimes one slot pauses.
 #[test]
-fn a_fed_back_token_is_the_one_that_the_host_would_feed() {
-    feeds_back(&[SMALL]);
+fn device_picks_match_tokens_fed_by_the_host() {
+    compare_picks(&[SMALL]);
 }
 
 #[test]
 #[ignore = "thorough: scripts/test --all"]
-fn a_fed_back_token_is_the_one_that_the_host_would_feed_to_other_models() {
-    feeds_back(&[Model { weights: "q8_0", ..SMALL }, Model { kv: "turboquant", ..SMALL }, MIXTURE]);
+fn device_picks_match_the_host_in_other_models() {
+    compare_picks(&[Model { weights: "q8_0", ..SMALL }, Model { kv: "turboquant", ..SMALL }, MIXTURE]);
 }
 
-fn feeds_back(models: &[Model]) {
+fn compare_picks(models: &[Model]) {
     for model in models {
         let windowed = model.kv == "turboquant";
         let (limits, pages) = match windowed {
@@ -81,7 +80,7 @@ fn feeds_back(models: &[Model]) {
                     assert_eq!(got, want[seq as usize][pos as usize - 1], "{device}: slot {seq} at {pos}");
                 }
             }
-            // Another slot's steps in between change nothing.
+            // Steps of another slot in between make no difference.
             queue(&mut running, &pages, &[0], 0, first);
             queue(&mut running, &pages, &[2], 0, first);
             for pos in 1..5 {
@@ -98,13 +97,13 @@ fn feeds_back(models: &[Model]) {
     }
 }
 
-/// How a slot of [`mixed_steps_give_each_sequence_what_it_gets_alone`] is sampled; its last row only.
+/// Sampling of a slot of [`mixed_steps_match_single_sequences`].
 #[derive(Clone, Copy, PartialEq)]
 enum Way {
     Device(Sampling),
-    /// Of these the backend picks.
+    /// The backend picks, but on the host.
     Host(Sampling),
-    /// The caller reads the logits, and feeds the largest.
+    /// The caller reads the logits and feeds the best token.
     Logits,
 }
 
@@ -117,7 +116,7 @@ impl Way {
     }
 }
 
-/// What a slot was fed last: a token, or what the device picked.
+/// Reads the token that a slot picked last.
 fn next_token(running: &mut Running<'_>, way: Way, seq: u32, output: usize, logits: Buf) -> u32 {
     match way {
         Way::Device(_) => running.backend.picked(running.exec, seq, 0).expect("a token"),
@@ -134,11 +133,11 @@ fn next_token(running: &mut Running<'_>, way: Way, seq: u32, output: usize, logi
     }
 }
 
-/// Steps whose rows mix sequences that are sampled on the device (fed with their picks or by the host), by
-/// the host, or whose logits the caller reads, and rows of a prompt that ask for nothing: each sequence gets
-/// what it gets alone.
+/// Steps that mix sequences sampled on the device (fed with their picks or by the host), sequences sampled by
+/// the host, sequences whose logits the caller reads, and prompt rows without output: each sequence has the
+/// same tokens as alone.
 #[test]
-fn mixed_steps_give_each_sequence_what_it_gets_alone() {
+fn mixed_steps_match_single_sequences() {
     let ways = [
         Way::Device(Sampling { seed: 1, ..WARM }),
         Way::Logits,
@@ -170,12 +169,12 @@ fn mixed_steps_give_each_sequence_what_it_gets_alone() {
         let mut together = vec![Vec::new(); n_seqs];
         let mut tokens: Vec<u32> = (0..n_seqs).map(first).collect();
         for pos in 0..N_STEPS {
-            // Another sequence's prompt comes in between: before the others, among them, behind them.
+            // Another sequence's prompt comes before the other rows, among them, or after them.
             let prompt = (0..3).map(|i| Row { logits: false, ..row(9, 3 * (pos % 8) + i, n_seqs as u32) });
             let decode = (0..n_seqs).map(|i| (i + pos as usize) % n_seqs);
             let decode: Vec<Row> = decode.map(|seq| row(tokens[seq], pos, seq as u32)).collect();
-            let (before, behind) = decode.split_at(pos as usize % (n_seqs + 1));
-            let rows: Vec<Row> = before.iter().copied().chain(prompt).chain(behind.iter().copied()).collect();
+            let (before, after) = decode.split_at(pos as usize % (n_seqs + 1));
+            let rows: Vec<Row> = before.iter().copied().chain(prompt).chain(after.iter().copied()).collect();
             let how: Vec<_> = decode.iter().map(|row| ways[row.seq as usize].sampling(pos)).collect();
             let step = Step { rows: &rows, pages: &pages, sampling: &how, changes: &[] };
             running.backend.run(running.exec, &step).expect("a run");
@@ -184,7 +183,7 @@ fn mixed_steps_give_each_sequence_what_it_gets_alone() {
                 let token = next_token(&mut running, way, row.seq, output, logits);
                 together[seq].push(token);
                 let on_device = matches!(way, Way::Device(_));
-                // Now and then the host feeds what the device has picked.
+                // Sometimes the host feeds the token that the device has picked.
                 let fed_back = on_device && !(pos as usize + seq).is_multiple_of(5);
                 tokens[seq] = if fed_back { Row::PICKED } else { token };
             }
@@ -193,9 +192,9 @@ fn mixed_steps_give_each_sequence_what_it_gets_alone() {
     }
 }
 
-/// Of several output rows of one sequence, the last one's token is the sequence's.
+/// If a sequence has several output rows in a step, its pick is the token of the last.
 #[test]
-fn the_last_output_of_a_sequence_is_its_pick() {
+fn pick_is_the_last_output_of_a_sequence() {
     let (case, _) = SMALL.case("a small model", limits(4, 2, 1));
     let pages = shuffled_pages(2, 1);
     for mut backend in all_backends() {
@@ -206,16 +205,19 @@ fn the_last_output_of_a_sequence_is_its_pick() {
         running.backend.run(running.exec, &step).expect("a run");
         let mut tokens = [0; 4];
         running.backend.tokens(running.exec, 0, &mut tokens).expect("tokens");
-        assert!(tokens[0] != tokens[2] && tokens[1] != tokens[3], "{tokens:?} tell nothing apart");
+        assert!(
+            tokens[0] != tokens[2] && tokens[1] != tokens[3],
+            "{tokens:?}: the rows cannot be distinguished"
+        );
         for (seq, output) in [(1, 2), (0, 3)] {
             assert_eq!(running.backend.picked(running.exec, seq, 0).expect("a token"), tokens[output]);
         }
     }
 }
 
-/// There must be a pick to be fed with, and it must be the device's.
+/// A row can only be fed with a pick that the device has made.
 #[test]
-fn what_was_not_picked_cannot_be_fed() {
+fn feeding_a_missing_pick_panics() {
     let (case, _) = SMALL.case("a small model", limits(4, 2, 1));
     let pages = shuffled_pages(2, 1);
     let row = |token, pos, seq| Row { token, pos, seq, logits: true };
@@ -249,8 +251,8 @@ fn engine(backend: Box<dyn Backend>, n_ctx: usize) -> Engine {
     Engine::on_backend(Gguf::open(&path).unwrap(), &options, backend, |_| ()).unwrap()
 }
 
-/// The same, picked by the host from logits that it reads, one step after the other: a bias of more tokens
-/// than a device changes.
+/// The same options, but the host picks from logits that it reads, because the bias has more tokens than a
+/// device supports.
 fn by_the_host(options: &GenerateOptions) -> GenerateOptions {
     let mut options = options.clone();
     options.sampler.logit_bias.extend((0..257).map(|token| (token, 0.0)));
@@ -258,42 +260,43 @@ fn by_the_host(options: &GenerateOptions) -> GenerateOptions {
 }
 
 #[derive(Debug, PartialEq)]
-struct Said {
+struct Output {
     text: String,
     tokens: Vec<u32>,
     reason: Option<StopReason>,
-    /// What the session has seen at the end.
+    /// Tokens of the session at the end.
     seen: Vec<u32>,
 }
 
-/// Takes up to `pieces` pieces of text.
-fn say(session: &mut Session, prompt: &[u32], options: &GenerateOptions, pieces: usize) -> Said {
+/// Generates up to `pieces` pieces of text.
+fn generate_text(session: &mut Session, prompt: &[u32], options: &GenerateOptions, pieces: usize) -> Output {
     let mut generation = session.generate(prompt, options).unwrap();
     let text = generation.by_ref().take(pieces).collect::<Result<String, _>>().unwrap();
     let (tokens, reason) = (generation.tokens().to_vec(), generation.stop_reason());
-    Said { text, tokens, reason, seen: session.tokens().to_vec() }
+    Output { text, tokens, reason, seen: session.tokens().to_vec() }
 }
 
-/// A text, and what the same session says to another prompt afterwards: by the host alone, and as the backend
-/// likes.
-fn assert_no_trace(engine: &Engine, options: &GenerateOptions, pieces: usize) -> Said {
+/// Asserts that a text, and the same session's answer to another prompt afterwards, do not depend on whether
+/// the host or the device picks. Returns the first text.
+fn assert_no_trace(engine: &Engine, options: &GenerateOptions, pieces: usize) -> Output {
     let prompt = engine.tokenizer().unwrap().encode(PROMPT, Special::Parse, true);
-    let said = |options: &GenerateOptions| {
+    let output = |options: &GenerateOptions| {
         let mut session = engine.session().unwrap();
-        let first = say(&mut session, &prompt, options, pieces);
+        let first = generate_text(&mut session, &prompt, options, pieces);
         let room = session.remaining();
         let mut more = options.clone();
         more.max_tokens = Some(6);
         let second = (room > 8).then(|| {
             let last = *first.tokens.last().unwrap_or(&1);
-            let branched =
-                session.branch(session.position()).map(|mut branch| say(&mut branch, &[last], &more, 9));
-            (branched.unwrap(), say(&mut session, &[last, 9], &more, 9))
+            let branched = session
+                .branch(session.position())
+                .map(|mut branch| generate_text(&mut branch, &[last], &more, 9));
+            (branched.unwrap(), generate_text(&mut session, &[last, 9], &more, 9))
         });
         session.cut_back(session.position() / 2);
-        (first, second, say(&mut session, &[5], &more, 9))
+        (first, second, generate_text(&mut session, &[5], &more, 9))
     };
-    let (want, got) = (said(&by_the_host(options)), said(options));
+    let (want, got) = (output(&by_the_host(options)), output(options));
     assert_eq!(got, want, "{} with {options:?}", engine.backend_name());
     got.0
 }
@@ -310,13 +313,13 @@ fn warm(seed: u64) -> GenerateOptions {
 
 #[test]
 #[ignore = "thorough: scripts/test --all"]
-fn texts_are_the_same_whatever_ends_them() {
+fn discarded_steps_leave_no_trace() {
     for engine in engines(256) {
         let whole = assert_no_trace(&engine, &warm(3), usize::MAX);
         assert_eq!(whole.reason, Some(StopReason::Limit));
         let greedy = GenerateOptions { sampler: SamplerOptions::greedy(), ..warm(0) };
         assert_no_trace(&engine, &greedy, usize::MAX);
-        // Left in the middle, with a step on its way.
+        // Abandoned in the middle, with a step queued.
         for pieces in [1, 3] {
             assert_eq!(assert_no_trace(&engine, &warm(3), pieces).reason, None);
         }
@@ -328,7 +331,7 @@ fn texts_are_the_same_whatever_ends_them() {
         let stop: String = chars[chars.len() / 2..chars.len() / 2 + 3].iter().collect();
         let stopped = GenerateOptions { stop: vec![stop], ..warm(3) };
         assert_eq!(assert_no_trace(&engine, &stopped, usize::MAX).reason, Some(StopReason::StopString));
-        // Draws that the device cannot make.
+        // Sampling that the device does not support.
         let mut all = warm(4);
         all.sampler.top_k = 0;
         assert_no_trace(&engine, &all, usize::MAX);
@@ -336,7 +339,7 @@ fn texts_are_the_same_whatever_ends_them() {
 }
 
 #[test]
-fn the_end_of_the_text_comes_where_it_comes() {
+fn end_of_text_does_not_depend_on_queued_steps() {
     let hot = |seed| {
         let sampler =
             SamplerOptions { temperature: 9.0, top_k: 256, top_p: 1.0, min_p: 0.0, ..warm(seed).sampler };
@@ -344,37 +347,37 @@ fn the_end_of_the_text_comes_where_it_comes() {
     };
     let cpu = engines(256).next().expect("the CPU");
     let ends = |seed: &u64| {
-        let said = say(&mut cpu.session().unwrap(), &[636, 5, 6], &hot(*seed), usize::MAX);
-        said.reason == Some(StopReason::EndOfText) && said.tokens.len() > 3
+        let output = generate_text(&mut cpu.session().unwrap(), &[636, 5, 6], &hot(*seed), usize::MAX);
+        output.reason == Some(StopReason::EndOfText) && output.tokens.len() > 3
     };
     let seed = (0..200).find(ends).expect("a text that ends by itself");
     for engine in engines(256) {
-        let said = |options: &GenerateOptions| {
-            say(&mut engine.session().unwrap(), &[636, 5, 6], options, usize::MAX)
+        let output = |options: &GenerateOptions| {
+            generate_text(&mut engine.session().unwrap(), &[636, 5, 6], options, usize::MAX)
         };
-        let want = said(&by_the_host(&hot(seed)));
+        let want = output(&by_the_host(&hot(seed)));
         assert_eq!(want.reason, Some(StopReason::EndOfText));
-        assert_eq!(said(&hot(seed)), want, "{}", engine.backend_name());
+        assert_eq!(output(&hot(seed)), want, "{}", engine.backend_name());
     }
 }
 
 #[test]
 #[ignore = "thorough: scripts/test --all"]
-fn the_context_ends_where_it_ends() {
+fn context_limit_does_not_depend_on_queued_steps() {
     for n_ctx in [30, 64] {
         for engine in engines(n_ctx) {
             let endless = GenerateOptions { max_tokens: None, ..warm(1) };
-            let said = assert_no_trace(&engine, &endless, usize::MAX);
-            assert_eq!(said.reason, Some(StopReason::ContextFull));
-            assert_eq!(said.seen.len(), n_ctx);
+            let output = assert_no_trace(&engine, &endless, usize::MAX);
+            assert_eq!(output.reason, Some(StopReason::ContextFull));
+            assert_eq!(output.seen.len(), n_ctx);
         }
     }
 }
 
-/// Penalties over a window that is full, a bias, tokens that must not come yet: steps that run ahead count
-/// the token that they are fed with.
+/// Penalties over a full window, a bias, a minimum length: queued steps count the token that they are fed
+/// with.
 #[test]
-fn penalties_and_bias_are_the_hosts() {
+fn penalties_and_bias_match_the_host() {
     let penalised = |temperature, repeat_last_n| SamplerOptions {
         temperature,
         repeat_penalty: 1.2,
@@ -390,21 +393,22 @@ fn penalties_and_bias_are_the_hosts() {
         for (sampler, min_tokens) in samplers.into_iter().zip([0, 9, 0, 9]) {
             let options =
                 GenerateOptions { sampler, max_tokens: Some(12), min_tokens, ..GenerateOptions::default() };
-            let said =
-                |options: &GenerateOptions| say(&mut engine.session().unwrap(), &prompt, options, usize::MAX);
-            let want = said(&by_the_host(&options));
-            assert_eq!(said(&options), want, "{} with {options:?}", engine.backend_name());
+            let output = |options: &GenerateOptions| {
+                generate_text(&mut engine.session().unwrap(), &prompt, options, usize::MAX)
+            };
+            let want = output(&by_the_host(&options));
+            assert_eq!(output(&options), want, "{} with {options:?}", engine.backend_name());
         }
     }
 }
 
-/// Two sessions take turns, each with a step on its way while the other's runs.
+/// Two sessions alternate, each with a queued step while the other's runs.
 #[test]
-fn sessions_that_take_turns_do_not_see_each_other() {
+fn alternating_sessions_are_independent() {
     for engine in engines(256) {
         let prompts = [[636, 5, 6], [636, 7, 8]];
-        let alone: Vec<Said> = (0..2)
-            .map(|i| say(&mut engine.session().unwrap(), &prompts[i], &warm(i as u64), usize::MAX))
+        let alone: Vec<Output> = (0..2)
+            .map(|i| generate_text(&mut engine.session().unwrap(), &prompts[i], &warm(i as u64), usize::MAX))
             .collect();
         let mut sessions = [engine.session().unwrap(), engine.session().unwrap()];
         let mut texts = [String::new(), String::new()];
@@ -422,8 +426,8 @@ fn sessions_that_take_turns_do_not_see_each_other() {
                 }
             }
         }
-        for (said, text) in alone.iter().zip(&texts) {
-            assert_eq!(&said.text, text, "{}", engine.backend_name());
+        for (output, text) in alone.iter().zip(&texts) {
+            assert_eq!(&output.text, text, "{}", engine.backend_name());
         }
     }
 }

@@ -1,23 +1,24 @@
-//! Tokens that backends pick are those of the definition, to the id, and logits stay as they are.
+//! Backends pick exactly the tokens of the reference sampler, and do not modify the logits.
 
 use sterna::program::{Row, RowsOf, Sample, Sampling, Step, TokenChange, sampling};
-use support::case::{Case, Turn, backends, limits, shuffled_pages};
+use support::case::{Case, StepCase, backends, limits, shuffled_pages};
 
 use super::conformance::single;
 
-/// Every backend picks from `values`, a row for each of `how`, what the definition picks.
+/// Asserts that every backend picks the same tokens as the reference from `values`, one row for each of
+/// `how`.
 fn assert_picks(n_vocab: usize, values: &[f32], how: &[Sampling]) {
     assert_picks_of_some(n_vocab, values, &how.iter().copied().map(Some).collect::<Vec<_>>());
 }
 
-/// The same where nothing is picked from some of the rows.
+/// The same; nothing is picked from rows whose `how` is `None`.
 fn assert_picks_of_some(n_vocab: usize, values: &[f32], how: &[Option<Sampling>]) {
     let mut case = Case::new(&format!("{how:?}"), limits(how.len() + 1, 1, 1));
     let logits = case.p.buf("logits", RowsOf::Outputs, n_vocab);
     case.p.push("sample", Sample { logits });
     let mut rows = single(how.len() + 1);
     rows[1..].iter_mut().for_each(|row: &mut Row| row.logits = true);
-    let turn = Turn { rows, stages: 0..1, inputs: vec![(logits, values.to_vec())], read: vec![] };
+    let step = StepCase { rows, stages: 0..1, inputs: vec![(logits, values.to_vec())], read: vec![] };
     let mut scratch = sampling::Scratch::new(n_vocab);
     let pick = |(row, how): (&[f32], &Option<Sampling>)| {
         how.map_or(u32::MAX, |how| sampling::pick(row, &how, &mut scratch))
@@ -25,7 +26,7 @@ fn assert_picks_of_some(n_vocab: usize, values: &[f32], how: &[Option<Sampling>]
     let want: Vec<u32> = values.chunks_exact(n_vocab).zip(how).map(pick).collect();
     for mut backend in backends() {
         let mut running = case.on(&mut *backend);
-        running.turn(&turn, &shuffled_pages(1, 1), how);
+        running.run_step(&step, &shuffled_pages(1, 1), how);
         let mut got = vec![u32::MAX; how.len()];
         running.backend.tokens(running.exec, 0, &mut got).expect("tokens");
         assert_eq!(got, want, "{} of {n_vocab} as {how:?}", running.backend.name());
@@ -35,17 +36,14 @@ fn assert_picks_of_some(n_vocab: usize, values: &[f32], how: &[Option<Sampling>]
             assert_eq!(got, want[first..][..got.len()], "{} from row {first} on", running.backend.name());
         }
         let left = running.read(logits, how.len());
-        assert!(
-            left.iter().zip(values).all(|(a, b)| a.to_bits() == b.to_bits()),
-            "the logits are left as they are"
-        );
+        assert!(left.iter().zip(values).all(|(a, b)| a.to_bits() == b.to_bits()), "the logits were modified");
     }
 }
 
 const WARM: Sampling = Sampling { temperature: 0.8, top_k: 40, top_p: 0.9, seed: 5, ..Sampling::GREEDY };
 
 #[test]
-fn samples_are_what_their_definition_picks() {
+fn picks_match_the_reference() {
     let n_vocab = 501;
     let kinds = [
         Sampling::GREEDY,
@@ -67,9 +65,9 @@ fn samples_are_what_their_definition_picks() {
     }
 }
 
-/// Each row of a step is sampled in its own way: by the device, by the host, or not at all.
+/// Each row of a step is sampled with its own parameters: by the device, by the host, or not at all.
 #[test]
-fn rows_of_a_step_are_sampled_apart() {
+fn rows_of_a_step_are_sampled_separately() {
     let n_vocab = 501;
     let ways = [
         Some(Sampling::GREEDY),
@@ -94,7 +92,7 @@ fn rows_of_a_step_are_sampled_apart() {
 
 /// Few and many equal logits, infinities and NaN, and fewer logits than a block has threads.
 #[test]
-fn samples_of_logits_that_stand_in_each_others_way() {
+fn samples_of_equal_infinite_and_nan_logits() {
     let kinds =
         [WARM, Sampling { top_p: 1.0, counter: 1, ..WARM }, Sampling { top_k: 200, counter: 2, ..WARM }];
     let rows: [fn(usize) -> f32; 6] = [
@@ -113,10 +111,10 @@ fn samples_of_logits_that_stand_in_each_others_way() {
     }
 }
 
-/// The largest logits all belong to a few threads of a block, so that many more than are drawn from reach the
-/// line that the maxima of threads draw.
+/// The largest logits all belong to a few threads of a block, so that many more than `top_k` exceed the
+/// threshold that is derived from the threads' maxima.
 #[test]
-fn samples_of_logits_a_block_apart() {
+fn samples_of_large_logits_in_few_threads() {
     let n_vocab = 20_000;
     let row =
         |id: usize| if id % 256 < 39 { 4.0 + (id as f32 * 0.61).sin() } else { (id as f32 * 0.37).sin() };
@@ -124,10 +122,10 @@ fn samples_of_logits_a_block_apart() {
     assert_picks(n_vocab, &values, &[WARM, Sampling { top_p: 1.0, counter: 3, ..WARM }]);
 }
 
-/// Rows that many blocks share, of which one has no logit that counts, as of tokens that no text has: where
-/// the draw is from as many as a block has threads, all candidates of the others reach its line.
+/// Rows that many blocks share, one of which only has very low logits, such as those of unused tokens: if
+/// `top_k` is the number of threads of a block, all candidates of the other blocks exceed the threshold.
 #[test]
-fn samples_of_rows_of_many_blocks() {
+fn samples_of_rows_over_many_blocks() {
     let kinds = [
         Sampling::GREEDY,
         WARM,
@@ -141,8 +139,8 @@ fn samples_of_rows_of_many_blocks() {
     }
 }
 
-/// Logits that a bias and penalties change, also of the token that a row was fed with on the device, which
-/// the host does not know yet: the definition picks from the changed ones, and the buffer stays as it is.
+/// Bias and penalties change logits, also for the row's input token that the device picked and the host does
+/// not know yet: the pick is from the changed logits, and the buffer is not modified.
 #[test]
 fn samples_of_changed_logits() {
     let n_vocab = 9_000;
@@ -162,8 +160,8 @@ fn samples_of_changed_logits() {
     let values: Vec<f32> = case.numbers.values(n * n_vocab);
     let pages = shuffled_pages(n, 1);
     let largest: Vec<u32> = values.chunks_exact(n_vocab).map(sampling::argmax).collect();
-    // The ends of stretches, a token that there is not, and the largest one itself; and as many as there may
-    // be.
+    // Tokens at the ends of a block's range, an invalid token, and the best token itself; and the maximum
+    // number of changes.
     let change =
         |output: usize, token, count, bias| TokenChange { output: output as u32, token, count, bias };
     let mut changes = Vec::new();
@@ -224,6 +222,9 @@ fn samples_of_changed_logits() {
             fed = Some(got);
         }
         let left = running.read(logits, n);
-        assert!(left.iter().zip(&values).all(|(a, b)| a.to_bits() == b.to_bits()), "the logits stay");
+        assert!(
+            left.iter().zip(&values).all(|(a, b)| a.to_bits() == b.to_bits()),
+            "the logits were modified"
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! Layers divided among several cards: the bits of one card, whatever each of them has.
+//! Layers divided among several cards: the same bits as on one card, for any division.
 
 use std::ops::Range;
 
@@ -32,8 +32,8 @@ pub enum By {
     Stage,
 }
 
-/// Queues a step of both sequences, each with the rows from `pos` on: `n` of the first and one of the other.
-/// Where `fed`, their tokens are those that were picked.
+/// Queues a step of both sequences from `pos` on: `n` rows of the first and one of the other. If `fed`, their
+/// tokens are the ones that the device picked.
 fn queue(running: &mut Running<'_>, pages: &PageTable, pos: [u32; N_SEQS], n: u32, fed: bool, by: By) {
     let row = |seq: usize, pos: u32, last: bool| Row {
         token: if fed { Row::PICKED } else { (pos * 37 + 11 * seq as u32) % 300 },
@@ -51,13 +51,13 @@ fn queue(running: &mut Running<'_>, pages: &PageTable, pos: [u32; N_SEQS], n: u3
     }
 }
 
-/// Everything that steps leave: picks, tokens, buffers, pages and what was clamped. A prompt comes in while
-/// the other sequence decodes, and then both run ahead.
+/// All results of several steps: picks, tokens, buffers, pages and the number of clamped vectors. One
+/// sequence has a prompt while the other decodes, and then both are fed with the device's picks.
 pub fn everything(case: &Case, pages: &PageTable, backend: &mut dyn Backend, by: By) -> Vec<Vec<u8>> {
     everything_of(&mut case.on(backend), case, pages, by)
 }
 
-/// The same of a program that is compiled.
+/// The same for a compiled program.
 pub fn everything_of(running: &mut Running<'_>, case: &Case, pages: &PageTable, by: By) -> Vec<Vec<u8>> {
     let (mut pos, mut all) = ([0; N_SEQS], Vec::new());
     for n in [70, 9, 1, 1, 1, 1, 1] {
@@ -101,21 +101,21 @@ fn kv_pages(case: &Case, backend: &mut dyn Backend, exec: Exec) -> Vec<Vec<u8>> 
 }
 
 fn small(n_layers: usize, kv: &'static str) -> (Case, PageTable) {
-    of_model(Model { n_layers, kv, ..SMALL })
+    model_case(Model { n_layers, kv, ..SMALL })
 }
 
-/// For steps of two sequences.
-pub fn of_model(model: Model) -> (Case, PageTable) {
+/// The model and pages for steps of two sequences.
+pub fn model_case(model: Model) -> (Case, PageTable) {
     let windowed = model.kv == "turboquant";
     let limits = if windowed { windowed_limits(80, N_SEQS, 2) } else { limits(80, N_SEQS, 2) };
     let pages = if windowed { windowed_pages(N_SEQS, 2) } else { shuffled_pages(N_SEQS, 2) };
     (model.case("a small model", limits).0, pages)
 }
 
-/// Two cards and three, with more layers than cards and with fewer, and cards that get nothing.
+/// Two to five cards, with more layers than cards and with fewer, and cards without layers.
 #[test]
 #[ignore = "thorough: scripts/test --all"]
-fn layers_over_several_cards_are_the_bits_of_one() {
+fn several_cards_match_one() {
     let of = |n_layers, kv| Model { n_layers, kv, ..SMALL };
     for (model, proportions) in [
         (of(3, "f16"), &[1.0, 1.0][..]),
@@ -125,7 +125,7 @@ fn layers_over_several_cards_are_the_bits_of_one() {
         (of(1, "f16"), &[1.0, 1.0]),
         (Model { n_layers: 3, ..MIXTURE }, &[1.0, 1.0]),
     ] {
-        let (case, pages) = of_model(model);
+        let (case, pages) = model_case(model);
         let want = everything(&case, &pages, &mut *one_card(), By::Step);
         assert!(want.iter().map(Vec::len).sum::<usize>() > 10_000);
         for by in [By::Step, By::Stage] {
@@ -135,26 +135,26 @@ fn layers_over_several_cards_are_the_bits_of_one() {
     }
 }
 
-/// Pages of one card's, written to several, are those that a sequence goes on from.
+/// A sequence can continue on several cards from pages that one card has written.
 #[test]
-fn pages_of_one_card_are_taken_over_by_several() {
+fn several_cards_continue_from_pages_of_one() {
     let (case, pages) = small(3, "turboquant");
     let logits = case.p.buf_named("logits").expect("a buffer");
     let (mut one, mut several) = (one_card(), split(&[1.0, 2.0]));
-    let mut of_one = case.on(&mut *one);
-    queue(&mut of_one, &pages, [0, 0], 70, false, By::Step);
-    let written = kv_pages(&case, &mut *of_one.backend, of_one.exec);
-    queue(&mut of_one, &pages, [70, 1], 1, false, By::Step);
-    let want = of_one.read(logits, N_SEQS);
-    let mut of_several = case.on(&mut *several);
+    let mut on_one = case.on(&mut *one);
+    queue(&mut on_one, &pages, [0, 0], 70, false, By::Step);
+    let written = kv_pages(&case, &mut *on_one.backend, on_one.exec);
+    queue(&mut on_one, &pages, [70, 1], 1, false, By::Step);
+    let want = on_one.read(logits, N_SEQS);
+    let mut on_several = case.on(&mut *several);
     for (page, bytes) in all_pages(&case).zip(&written) {
-        of_several.backend.write_page(of_several.exec, page, bytes).expect("a page");
+        on_several.backend.write_page(on_several.exec, page, bytes).expect("a page");
     }
-    queue(&mut of_several, &pages, [70, 1], 1, false, By::Step);
-    assert_eq!(of_several.read(logits, N_SEQS), want);
+    queue(&mut on_several, &pages, [70, 1], 1, false, By::Step);
+    assert_eq!(on_several.read(logits, N_SEQS), want);
 }
 
-/// A weight that two programs share is uploaded once, and both run.
+/// Two programs over the same uploaded weights both run.
 #[test]
 fn two_programs_share_weights() {
     let (case, pages) = small(3, "f16");
@@ -170,9 +170,9 @@ fn two_programs_share_weights() {
     assert_eq!(rows[0], rows[1]);
 }
 
-/// What a program takes is what one card takes, and a second head, which is the embedding of the first card.
+/// Two cards need the memory of one, and a second copy of the embedding as output head.
 #[test]
-fn the_plan_counts_what_each_card_has() {
+fn plan_counts_the_second_head() {
     let (case, _) = small(4, "f16");
     let of = |backend: &dyn Backend| backend.plan(&case.p).expect("kernels");
     let (one, two) = (of(&*one_card()), of(&*split(&[1.0, 1.0])));
@@ -183,10 +183,10 @@ fn the_plan_counts_what_each_card_has() {
     assert_eq!(two.free_bytes, None);
 }
 
-/// A step that does not fit the whole program is refused as one card refuses it.
+/// An invalid step is refused as on one card.
 #[test]
 #[should_panic(expected = "slot 0 has no pick 0 runs ago")]
-fn a_row_without_a_pick_is_refused() {
+fn rows_without_a_pick_are_refused() {
     let (case, pages) = small(2, "f16");
     let mut backend = split(&[1.0, 1.0]);
     let mut running = case.on(&mut *backend);

@@ -1,7 +1,6 @@
-//! Two backends side by side, stage by stage: both start every stage from the same buffers, and the first
-//! stage whose buffers differ is named by its label.
-//!
-//! Where a whole program goes astray, this says where: run it with the backends in question.
+//! Compares two backends stage by stage: both start every stage from the same buffers, and the first stage
+//! whose buffers differ is reported by its label. Use it to find the stage at fault if the results of a whole
+//! program differ.
 
 use sterna::backend::cpu::{Cpu, simd};
 use sterna::program::{Buf, PageTable, Row, RowsOf, Step};
@@ -10,7 +9,7 @@ use support::case::{
     Case, Running, backends, limits, shuffled_pages, simt, wgpus, windowed_limits, windowed_pages,
 };
 
-/// The first stage after which a buffer differs by more than `tolerance` of its largest magnitude.
+/// Finds the first stage after which a buffer differs by more than `tolerance` of its largest magnitude.
 pub(super) fn first_difference(
     case: &Case,
     pages: &PageTable,
@@ -34,7 +33,7 @@ pub(super) fn first_difference(
                 let (x, y) = (left[at], right[at]);
                 return Some(format!("{label}: {}[{row}, {col}] is {x} and {y}", decl.name));
             }
-            // What differs a little here must not grow into an int8 step later on.
+            // A small difference must not become an int8 step later on.
             b.write(buf, &left);
         }
     }
@@ -45,19 +44,19 @@ pub(super) fn prompt(n: u32) -> Vec<Row> {
     (0..n).map(|pos| Row { token: pos * 37 % 300, pos, seq: 0, logits: pos + 1 == n }).collect()
 }
 
-/// One step of an int8 rounding is at most 1/127 of the largest input, and a few of them may flip where a
-/// norm differs in its last bit; float products differ by a few roundings alone.
+/// An int8 step is at most 1/127 of the largest input, and a few roundings may flip if a norm differs in its
+/// last bit; float products differ only by a few roundings.
 fn tolerance(model: &Model) -> f32 {
     if [Some(model.weights), model.other].contains(&Some("i2_s")) { 2e-3 } else { 1e-5 }
 }
 
-/// The same on CUDA, whose attention over blocks rounds queries to 255 steps.
+/// The same for CUDA, whose attention over quantised caches rounds queries to 255 steps.
 fn cuda_tolerance(model: &Model) -> f32 {
     if ["f16", "f32"].contains(&model.kv) { tolerance(model) } else { 0.03 }
 }
 
 #[test]
-fn every_set_of_kernels_computes_what_plain_code_does() {
+fn cpu_kernel_sets_match_plain_code() {
     for model in [SMALL, Model { weights: "q8_0", kv: "f32", ..SMALL }] {
         let (case, _) = model.case("a small model", limits(70, 1, 2));
         let pages = shuffled_pages(1, 2);
@@ -78,13 +77,12 @@ fn every_set_of_kernels_computes_what_plain_code_does() {
     }
 }
 
-/// Norms sum in pairs of floats there, so that int8 roundings are the CPU's but for a last place now and
-/// then.
+/// CUDA norms sum in pairs of f32, so almost all int8 roundings are the same as on the CPU.
 #[test]
-fn cuda_kernels_compute_what_the_cpu_does() {
-    // Norms of heads, over every kind of cache, and layers that no kernel has together.
+fn cuda_kernels_match_the_cpu() {
+    // Norms of heads, over every kind of cache, and layers without a common kernel.
     let normed = ["f16", "q8_0"].map(|kv| Model { head_norms: true, kv, ..SMALL });
-    let unequal = [None, Some("q8_0")].map(|other| Model {
+    let mixed = [None, Some("q8_0")].map(|other| Model {
         other,
         weights: "q4_0",
         kv: "f32",
@@ -94,7 +92,7 @@ fn cuda_kernels_compute_what_the_cpu_does() {
     let models =
         [SMALL, Model { weights: "q8_0", kv: "f32", ..SMALL }, Model { other: Some("q8_0"), ..SMALL }];
     let mixtures = [Some("q8_0"), None].map(|other| Model { other, kv: "f32", ..MIXTURE });
-    for model in models.into_iter().chain(normed).chain(unequal).chain(mixtures) {
+    for model in models.into_iter().chain(normed).chain(mixed).chain(mixtures) {
         let (case, _) = model.case("a small model", limits(70, 1, 2));
         for (n, seed) in [(1, 3), (5, 0), (70, 3)] {
             let Some(mut simt) = simt(seed) else { return };
@@ -107,10 +105,10 @@ fn cuda_kernels_compute_what_the_cpu_does() {
     }
 }
 
-/// Its norms sum in pairs of floats too. With codes in the cache, positions of several pages, so that codes
+/// The norms of wgpu also sum in pairs of f32. Quantised caches get positions of several pages, so that codes
 /// are read.
 #[test]
-fn wgpu_kernels_compute_what_the_cpu_does() {
+fn wgpu_kernels_match_the_cpu() {
     let caches = ["turboquant", "turboquant-4", "q8_0", "q4_0"].map(|kv| Model { kv, ..SMALL });
     let models = [SMALL, Model { weights: "q8_0", kv: "f32", ..SMALL }].into_iter().chain(caches);
     for (i, model) in models.enumerate() {
@@ -120,7 +118,7 @@ fn wgpu_kernels_compute_what_the_cpu_does() {
         let pages = if windowed { windowed_pages(1, 4) } else { shuffled_pages(1, 4) };
         let (case, _) = model.case("a small model", limits);
         for n in if codes { vec![70] } else { vec![1, 5, 70] } {
-            // Both kinds of kernels over caches of elements, one over each cache of codes.
+            // Both variants of the kernels over float caches, one of them over each quantised cache.
             for mut wgpu in
                 wgpus().into_iter().skip(if codes { i % 2 } else { 0 }).take(2 - usize::from(codes))
             {
@@ -139,10 +137,10 @@ fn wgpu_kernels_compute_what_the_cpu_does() {
 }
 
 #[test]
-fn the_first_stage_that_differs_is_named() {
+fn first_stage_that_differs_is_named() {
     let (case, _) = SMALL.case("a small model", limits(4, 1, 1));
     let (mut other, _) = SMALL.case("a small model", limits(4, 1, 1));
-    // Another rounding constant in one norm of the second layer.
+    // A different epsilon in one norm of the second layer.
     let at = other.p.stages.iter().position(|(label, _)| label == "1.ffn_in").expect("the stage");
     let sterna::program::Stage::FfnIn(stage) = &mut other.p.stages[at].1 else {
         unreachable!("by its label")
@@ -156,7 +154,7 @@ fn the_first_stage_that_differs_is_named() {
 }
 
 #[test]
-fn a_step_without_rows_does_nothing() {
+fn steps_without_rows_do_nothing() {
     let (case, logits) = SMALL.case("a small model", limits(4, 1, 1));
     for mut backend in backends() {
         let mut running = case.on(&mut *backend);
@@ -167,7 +165,7 @@ fn a_step_without_rows_does_nothing() {
     }
 }
 
-/// What a step asks for beyond the program's limits is the caller's bug.
+/// Exceeding the limits of a program is a bug of the caller.
 #[test]
 fn steps_beyond_the_limits_panic() {
     let (case, _) = SMALL.case("a small model", limits(4, 2, 1));

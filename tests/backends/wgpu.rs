@@ -1,5 +1,4 @@
-//! What the wgpu backend says where a device, a limit or memory is missing, and that it says so instead of
-//! waiting.
+//! Errors of the wgpu backend if a device, a limit or memory is missing, which must not be endless waits.
 #![cfg(feature = "wgpu")]
 
 use std::path::Path;
@@ -12,13 +11,13 @@ use sterna::program::{ActQuant, Logits, NormKind, ProjAdd, Row, RowsOf, Step};
 use support::case::model::{Model, SMALL};
 use support::case::{Case, limits, shuffled_pages, ty, windowed_limits};
 
-/// A device of this test's own; nothing if there is no adapter, which a line says.
+/// Opens a separate device. `None` without an adapter, which prints a line.
 fn gpu(options: &Options) -> Option<Arc<Gpu>> {
     support::case::wgpus().first().map(|_| Arc::new(Gpu::open(options).expect("it opened before")))
 }
 
 #[test]
-fn a_lost_device_is_an_error_and_no_wait() {
+fn lost_devices_are_an_error() {
     let Some(gpu) = gpu(&Options::default()) else { return };
     let mut backend = Wgpu::on(Arc::clone(&gpu));
     let (case, logits) = SMALL.case("a small model", limits(2, 1, 1));
@@ -29,16 +28,16 @@ fn a_lost_device_is_an_error_and_no_wait() {
     assert!(running.read(logits, 1).iter().all(|x| x.is_finite()));
     gpu.lose();
     let run = running.backend.run(running.exec, &step).map(|()| String::new());
-    let said = run.unwrap_or_else(|err| err.to_string());
-    assert!(said.contains("the device was lost"), "{said}");
+    let message = run.unwrap_or_else(|err| err.to_string());
+    assert!(message.contains("the device was lost"), "{message}");
     let read = running.backend.read(running.exec, logits, 0, &mut [0.0; 4]);
     assert!(read.unwrap_err().to_string().contains("the device was lost"));
     assert!(running.backend.upload(&case.weights[0]).is_err());
 }
 
-/// One thread's wait may bring another one's answer.
+/// A wait of one thread may complete another thread's read.
 #[test]
-fn threads_that_share_a_device_each_get_their_answers() {
+fn threads_can_share_a_device() {
     let Some(gpu) = gpu(&Options::default()) else { return };
     let (pages, row) = (shuffled_pages(1, 1), Row { token: 1, pos: 0, seq: 0, logits: true });
     let answers = || {
@@ -63,28 +62,28 @@ fn threads_that_share_a_device_each_get_their_answers() {
     assert!(all.windows(2).all(|two| two[0] == two[1]));
 }
 
-/// A backend on one of its devices.
+/// Opens a backend on a device.
 fn open_on(name: &str, device: &str) -> Opened {
     DeviceOptions { device: Some(device.into()), ..name.parse()? }.open(1)
 }
 
 #[test]
-fn a_device_that_is_not_there_is_named_beside_those_that_are() {
+fn unknown_devices_are_listed_with_the_known_ones() {
     let Some(gpu) = gpu(&Options::default()) else { return };
     for word in ["no such card", "99"] {
-        let said = open_on("wgpu", word).map(|_| ()).unwrap_err().to_string();
-        assert!(said.contains(&format!("no device `{word}`; this machine has 0: ")), "{said}");
+        let message = open_on("wgpu", word).map(|_| ()).unwrap_err().to_string();
+        assert!(message.contains(&format!("no device `{word}`; this machine has 0: ")), "{message}");
     }
     let first = open_on("wgpu", "0").expect("the first device");
     let device = Wgpu::on(gpu).device();
     let name = device.split(" (").next().expect("a name").to_uppercase();
     assert!(first.device().to_uppercase().starts_with(&name) || open_on("wgpu", &name).is_ok());
-    let said = open_on("cpu", "0").map(|_| ()).unwrap_err().to_string();
-    assert!(said.contains("DeviceOptions::device: supported only by cuda and wgpu"), "{said}");
+    let message = open_on("cpu", "0").map(|_| ()).unwrap_err().to_string();
+    assert!(message.contains("DeviceOptions::device: supported only by cuda and wgpu"), "{message}");
 }
 
 #[test]
-fn what_wgpu_alone_can_do_is_refused_elsewhere() {
+fn wgpu_options_are_refused_by_other_backends() {
     for name in ["auto", "cpu"] {
         let device = DeviceOptions { int8: Some(Int8::Packed), ..name.parse().unwrap() };
         let want = format!("backend {name}: DeviceOptions::int8: supported only by wgpu");
@@ -98,9 +97,9 @@ fn what_wgpu_alone_can_do_is_refused_elsewhere() {
     assert_eq!(detail, "want true, got `events`");
 }
 
-/// Each stage is timed, and computes what it does untimed. A device without timestamps says so.
+/// Each stage is timed without changing its results. A device without timestamps gives an error.
 #[test]
-fn stages_are_timed_where_the_device_can() {
+fn stages_are_timed_on_devices_with_timestamps() {
     let Some(plain) = gpu(&Options::default()) else { return };
     let timed = match Gpu::open(&Options { profile: true, ..Options::default() }) {
         Ok(gpu) => Arc::new(gpu),
@@ -124,7 +123,7 @@ fn stages_are_timed_where_the_device_can() {
         if let Some(times) = times {
             let calls: Vec<u64> = times.iter().map(|time| time.calls).collect();
             assert!(calls[..3] == [3; 3] && calls[3..].iter().all(|calls| *calls == 2), "{calls:?}");
-            // A stage without work, as sampling where nothing is sampled, may take nothing.
+            // A stage without work, such as sampling without sampled rows, may take no time.
             let busy = times.iter().filter(|time| time.nanoseconds > 0).count();
             assert!(busy + 1 >= times.len(), "{times:?}");
         }
@@ -132,10 +131,9 @@ fn stages_are_timed_where_the_device_can() {
     assert_eq!(all[0], all[1]);
 }
 
-/// What a run has compiled is there for the next one; a file that is broken, or no file at all, is as if
-/// there were none.
+/// Kernels that one run compiles are cached for the next; a corrupt or missing file is ignored.
 #[test]
-fn compiled_kernels_are_kept_on_disk_and_a_broken_file_is_ignored() {
+fn kernel_cache_ignores_broken_files() {
     if gpu(&Options::default()).is_none() {
         return;
     }
@@ -150,36 +148,36 @@ fn compiled_kernels_are_kept_on_disk_and_a_broken_file_is_ignored() {
         running.backend.run(running.exec, &step).expect("a run");
         running.read(logits, 1)
     };
-    let kept = dir.path().join("new");
+    let cache_dir = dir.path().join("new");
     let files = || -> Vec<_> {
-        let entries = std::fs::read_dir(&kept).into_iter().flatten();
+        let entries = std::fs::read_dir(&cache_dir).into_iter().flatten();
         entries.map(|entry| entry.expect("an entry").path()).collect()
     };
-    let want = run(&kept);
+    let want = run(&cache_dir);
     let files_now = files();
     let [file] = &files_now[..] else {
-        return support::say(format_args!("not run: this adapter keeps no compiled kernels"));
+        return support::say(format_args!("not run: this adapter does not cache compiled kernels"));
     };
     let whole = std::fs::read(file).expect("a file");
     assert!(
         whole.len() > 8 && file.file_name().is_some_and(|name| name.to_string_lossy().contains("vulkan"))
     );
-    assert_eq!(run(&kept), want);
+    assert_eq!(run(&cache_dir), want);
     let mut wrong = whole.clone();
     wrong[whole.len() / 2] ^= 1;
     for bytes in [&wrong[..], &whole[..whole.len() / 2], b"", b"no cache at all"] {
         std::fs::write(file, bytes).expect("a write");
-        assert_eq!(run(&kept), want);
-        assert_ne!(std::fs::read(file).expect("a file"), bytes, "written anew");
+        assert_eq!(run(&cache_dir), want);
+        assert_ne!(std::fs::read(file).expect("a file"), bytes, "not rewritten");
     }
-    // A folder that cannot be made.
+    // A folder that cannot be created.
     assert_eq!(run(&file.join("below a file")), want);
     assert_eq!(files().len(), 1);
 }
 
-/// Software is what `--backend wgpu` takes where there is nothing else, with a note; `auto` leaves it alone.
+/// `--backend wgpu` uses a software adapter if there is no GPU, with a note; `auto` does not.
 #[test]
-fn auto_takes_a_gpu_and_no_software() {
+fn auto_does_not_use_software_adapters() {
     let Some(gpu) = gpu(&Options::default()) else { return };
     let backend = Wgpu::on(gpu);
     let software = backend.device().contains("software on the CPU");
@@ -190,7 +188,7 @@ fn auto_takes_a_gpu_and_no_software() {
 }
 
 #[test]
-fn what_does_not_fit_a_buffer_is_named_before_anything_is_allocated() {
+fn oversized_buffers_are_refused_by_the_plan() {
     let options = Options { max_part_bytes: Some(1000), ..Options::default() };
     let Some(gpu) = gpu(&options) else { return };
     let backend = Wgpu::on(gpu);
@@ -198,19 +196,19 @@ fn what_does_not_fit_a_buffer_is_named_before_anything_is_allocated() {
     let (y, x) = (case.buf("y", 512), case.buf("x", 3));
     let w = case.linear(ty("f32"), 3, 512, ActQuant::None);
     case.p.push("proj_add", ProjAdd::plain(y, w, x));
-    let said = backend.plan(&case.p).unwrap_err().to_string();
-    assert!(said.contains("a row takes 2048 bytes, more than the 1000"), "{said}");
+    let message = backend.plan(&case.p).unwrap_err().to_string();
+    assert!(message.contains("a row takes 2048 bytes, more than the 1000"), "{message}");
 
     let mut case = Case::new("logits that are too many", limits(60_000, 1, 1000));
     let (x, logits) = (case.buf("x", 8), case.p.buf("logits", RowsOf::Outputs, 1_000_000));
     let norm = case.norm(NormKind::Rms, 8);
     let w = case.linear(ty("f16"), 1_000_000, 8, ActQuant::None);
     case.p.push("logits", Logits { x, norm, w, soft_cap: None, logits });
-    let said = backend.plan(&case.p).unwrap_err().to_string();
-    assert!(said.contains("logits of 60000 rows: 240000000000 bytes"), "{said}");
+    let message = backend.plan(&case.p).unwrap_err().to_string();
+    assert!(message.contains("logits of 60000 rows: 240000000000 bytes"), "{message}");
 }
 
-/// A program that wants so many bytes of one buffer, and little besides.
+/// A program with one buffer of this size and little else.
 fn with_a_buffer_of(bytes: usize) -> Case {
     let mut case = Case::new("a large buffer", limits(bytes / 512, 1, 1));
     let (y, x) = (case.buf("y", 8), case.buf("x", 128));
@@ -219,10 +217,10 @@ fn with_a_buffer_of(bytes: usize) -> Case {
     case
 }
 
-/// Where it is known that memory is short, nothing is allocated; where the driver has to say it, the error is
-/// its own. Both leave the device as it was.
+/// If memory is known to be short, nothing is allocated; otherwise the error is the driver's. The device
+/// works afterwards in both cases.
 #[test]
-fn too_little_memory_is_an_error_and_the_device_goes_on() {
+fn devices_work_after_an_out_of_memory_error() {
     let full = Options { memory_bytes: Some(4 << 20), ..Options::default() };
     let Some(gpu) = gpu(&full) else { return };
     let mut backend = Wgpu::on(gpu);
@@ -230,15 +228,15 @@ fn too_little_memory_is_an_error_and_the_device_goes_on() {
     let plan = backend.plan(&large.p).expect("kernels for all");
     assert!(plan.free_bytes.is_some_and(|free| free < plan.bufs_bytes), "{plan:?}");
     let ids = [backend.upload(&large.weights[0]).expect("a small weight")];
-    let said = backend.compile(&large.p, &ids).unwrap_err().to_string();
-    assert!(said.contains("bytes needed") && said.contains("bytes free"), "{said}");
+    let message = backend.compile(&large.p, &ids).unwrap_err().to_string();
+    assert!(message.contains("bytes needed") && message.contains("bytes free"), "{message}");
     let mut too_large = Case::new("a large weight", limits(1, 1, 1));
     too_large.weight(ty("f32"), 2048, 1024);
-    let said = backend.upload(&too_large.weights[0]).unwrap_err().to_string();
-    assert!(said.contains("8388608 bytes needed"), "{said}");
-    attends_to(&mut backend, &small);
+    let message = backend.upload(&too_large.weights[0]).unwrap_err().to_string();
+    assert!(message.contains("8388608 bytes needed"), "{message}");
+    check_works(&mut backend, &small);
 
-    // What no device has in one buffer: the plan believes it, and wgpu refuses the buffer.
+    // A buffer larger than any device supports: the plan accepts it, and wgpu refuses it.
     let trusting = Options { max_buffer_bytes: Some(u64::MAX), ..Options::default() };
     let mut backend = Wgpu::open(&trusting).expect("it opened before");
     let mut case = Case::new("what no device has", limits(60_000, 1, 1));
@@ -247,21 +245,21 @@ fn too_little_memory_is_an_error_and_the_device_goes_on() {
     let w = case.linear(ty("f32"), 8, 8, ActQuant::None);
     let _ = (x, logits, norm, w);
     let ids: Vec<_> = case.weights.iter().map(|w| backend.upload(w).expect("a small weight")).collect();
-    let said = backend.compile(&case.p, &ids).unwrap_err().to_string();
-    assert!(said.contains("allocating memory: 24000000000000 bytes: "), "{said}");
-    assert!(said.contains("a KV cache of q8_0"), "{said}");
-    attends_to(&mut backend, &small);
+    let message = backend.compile(&case.p, &ids).unwrap_err().to_string();
+    assert!(message.contains("allocating memory: 24000000000000 bytes: "), "{message}");
+    assert!(message.contains("a KV cache of q8_0"), "{message}");
+    check_works(&mut backend, &small);
 }
 
-/// What is planned is what buffers are made for, but for the parameters of dispatches.
+/// Allocated buffers match the plan, except for the parameters of dispatches.
 #[test]
-fn buffers_take_what_was_planned() {
+fn buffers_match_the_plan() {
     /// Parameters of a stage's dispatches: a few, and each begins at a multiple of 256 bytes.
     const PARAMS_BYTES: u64 = 4096;
     for (weights, kv) in
         [("i2_s", "f16"), ("q6_k", "q8_0"), ("tq1_0", "turboquant"), ("q4_0", "q4_0"), ("f16", "f32")]
     {
-        // A few rows a part, so that there are several.
+        // A few rows per part, so that there are several.
         let options =
             Options { memory_bytes: Some(1 << 40), max_part_bytes: Some(32 << 10), ..Options::default() };
         let Some(gpu) = gpu(&options) else { return };
@@ -290,8 +288,8 @@ fn buffers_take_what_was_planned() {
     }
 }
 
-/// A backend does what it should.
-fn attends_to(backend: &mut Wgpu, case: &Case) {
+/// Checks that the backend still computes correctly.
+fn check_works(backend: &mut Wgpu, case: &Case) {
     let mut running = case.on(backend);
     let pages = shuffled_pages(1, 1);
     let row = Row { token: 0, pos: 0, seq: 0, logits: false };
@@ -302,23 +300,23 @@ fn attends_to(backend: &mut Wgpu, case: &Case) {
 }
 
 #[test]
-fn an_adapter_without_what_kernels_need_is_refused_by_name() {
+fn adapters_below_the_limits_are_refused() {
     if gpu(&Options::default()).is_none() {
         return;
     }
     for (limit, needs) in NEEDED {
         let options = Options { at_most: vec![(limit, needs - 1)], ..Options::default() };
-        let said = Gpu::open(&options).map(drop).unwrap_err().to_string();
+        let message = Gpu::open(&options).map(drop).unwrap_err().to_string();
         let want = format!(
             "has {} {limit}, and {needs} are needed; choose another with DeviceOptions::device",
             needs - 1
         );
-        assert!(said.contains(&want) && said.contains("the cpu backend"), "{said}");
+        assert!(message.contains(&want) && message.contains("the cpu backend"), "{message}");
         let options = Options { at_most: vec![(limit, needs)], ..Options::default() };
         assert!(Gpu::open(&options).is_ok(), "{limit}");
     }
     let options = Options { timestamps: Some(false), ..Options::default() };
     assert!(Gpu::open(&options).is_ok());
-    let said = Gpu::open(&Options { profile: true, ..options }).map(drop).unwrap_err().to_string();
-    assert!(said.contains("has no timestamps; choose another with DeviceOptions::device"), "{said}");
+    let message = Gpu::open(&Options { profile: true, ..options }).map(drop).unwrap_err().to_string();
+    assert!(message.contains("has no timestamps; choose another with DeviceOptions::device"), "{message}");
 }

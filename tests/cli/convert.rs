@@ -9,7 +9,7 @@ use sterna::gguf::Gguf;
 
 use super::program::{ended_with, files, refused, sterna_in as sterna, succeeded};
 
-/// A folder `tiny` with a BitNet of one layer, packed; its up projection nothing but zeros where asked.
+/// Writes a folder `tiny` with a packed BitNet of one layer. If `zero`, its up projection is all zeros.
 fn checkpoint(dir: &Path, zero: bool) {
     let folder = dir.join("tiny");
     fs::create_dir_all(&folder).unwrap();
@@ -23,7 +23,7 @@ fn checkpoint(dir: &Path, zero: bool) {
             "quant_method": "bitnet", "linear_class": "autobitlinear", "quantization_mode": "offline"
         },
     });
-    // Byte-level BPE's letters: ASCII that shows, and others.
+    // The alphabet of byte-level BPE: printable ASCII, and letters for the other bytes.
     let ascii = (33u8..127).map(|byte| char::from(byte).to_string());
     let letters = ascii.chain((0..162u32).map(|at| char::from_u32(0x100 + at).unwrap().to_string()));
     let tokens = letters.chain((256..vocab).map(|id| format!("t{id}")));
@@ -79,7 +79,7 @@ fn checkpoint(dir: &Path, zero: bool) {
 }
 
 #[test]
-fn a_folder_becomes_a_model_that_runs() {
+fn convert_makes_a_model_that_runs() {
     let dir = tempfile::tempdir().unwrap();
     checkpoint(dir.path(), false);
     let (plan, _) = succeeded(&sterna(dir.path(), &["convert", "--dry-run", "tiny"]));
@@ -102,7 +102,7 @@ fn a_folder_becomes_a_model_that_runs() {
     refused(&sterna(dir.path(), &["convert", "tiny", "tiny.gguf"]), &["already exists", "--force"]);
     ended_with(&sterna(dir.path(), &[&to_file[..], &["b.gguf"]].concat()), 2, &["--outfile", "OUT.gguf"]);
     ended_with(&sterna(dir.path(), &["convert", "tiny"]), 2, &["OUT.gguf"]);
-    // A folder whose files are links, as in the hub's cache, gives the same file, but for whose it is.
+    // A folder of symlinks, as in the hub's cache, gives the same file, apart from the organisation.
     #[cfg(unix)]
     {
         let snapshot = dir.path().join("models--org--tiny/snapshots/0123");
@@ -119,12 +119,12 @@ fn a_folder_becomes_a_model_that_runs() {
         ));
         let same = fs::read(dir.path().join("linked.gguf")).unwrap()
             == fs::read(dir.path().join("tiny.gguf")).unwrap();
-        assert!(same, "another file by way of links");
+        assert!(same, "symlinks give a different file");
     }
 }
 
 #[test]
-fn types_and_scales_are_chosen_by_flags() {
+fn convert_flags_choose_types_and_scales() {
     let dir = tempfile::tempdir().unwrap();
     checkpoint(dir.path(), false);
     for (outtype, want) in
@@ -149,22 +149,22 @@ fn types_and_scales_are_chosen_by_flags() {
 }
 
 #[test]
-fn matrices_of_zeros_are_said_loudly_by_convert_and_inspect() {
+fn convert_and_inspect_warn_of_zero_matrices() {
     let dir = tempfile::tempdir().unwrap();
     checkpoint(dir.path(), true);
-    let loud = "WARNING: 1 matrices are all zeros (blk.0.ffn_up.weight)";
+    let warning = "WARNING: 1 matrices are all zeros (blk.0.ffn_up.weight)";
     let (_, stderr) = succeeded(&sterna(dir.path(), &["convert", "tiny", "tiny.gguf"]));
-    assert!(stderr.contains(loud), "{stderr}");
+    assert!(stderr.contains(warning), "{stderr}");
     let (_, stderr) = succeeded(&sterna(dir.path(), &["inspect", "tiny.gguf"]));
-    assert!(stderr.contains(loud), "{stderr}");
+    assert!(stderr.contains(warning), "{stderr}");
     let (json, _) = succeeded(&sterna(dir.path(), &["inspect", "tiny.gguf", "--json"]));
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(json["zero_matrices"], json!([{"tensor": "blk.0.ffn_up.weight", "matrices": 1}]));
 }
 
-/// A model of Llama's form in a folder: weights that are a hole in the file, and nothing but zeros.
+/// Writes a Llama whose weights are a hole in a sparse file, all zeros. Returns their bytes.
 #[cfg(target_os = "linux")]
-fn hollow_llama(folder: &Path, n_layers: usize, dim: usize) -> u64 {
+fn sparse_llama(folder: &Path, n_layers: usize, dim: usize) -> u64 {
     fs::create_dir_all(folder).unwrap();
     let vocab = 300;
     let config = json!({
@@ -203,12 +203,12 @@ fn hollow_llama(folder: &Path, n_layers: usize, dim: usize) -> u64 {
     end as u64
 }
 
-/// What the system counts as the memory of a program is bounded by a tensor, not by the checkpoint.
+/// Peak memory depends on the largest tensor, not on the size of the checkpoint.
 #[cfg(target_os = "linux")]
 #[test]
-fn one_tensor_at_a_time_is_in_memory() {
+fn convert_holds_one_tensor_in_memory() {
     let dir = tempfile::tempdir().unwrap();
-    let bytes = hollow_llama(&dir.path().join("hollow"), 16, 1024);
+    let bytes = sparse_llama(&dir.path().join("hollow"), 16, 1024);
     assert!(bytes > 224 << 20, "{bytes}");
     for outtype in ["q8_0", "f32"] {
         let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_sterna"))
@@ -233,7 +233,7 @@ fn one_tensor_at_a_time_is_in_memory() {
         let written = fs::metadata(dir.path().join("hollow.gguf")).unwrap().len();
         assert!(written > bytes / 2, "{written} bytes");
         support::say(format_args!("convert to {outtype}: {} of {} MiB at the peak", peak >> 20, bytes >> 20));
-        // The program itself takes most of it.
+        // Most of it is the program itself.
         assert!((4 << 20..96 << 20).contains(&peak), "{outtype}: {peak} bytes at the peak");
     }
 }

@@ -1,7 +1,6 @@
-//! The demo model inside the program: what it says, and that its logits are the ones another implementation
-//! has.
+//! The demo model inside the program: its texts, and its logits against another implementation.
 //!
-//! What is expected lies in `tests/data/demo`; `tests/data/README.md` has the command that makes the texts.
+//! Expected values are in `tests/data/demo`; `tests/data/README.md` has the command that makes the texts.
 #![cfg(feature = "cli")]
 
 use std::path::{Path, PathBuf};
@@ -17,10 +16,10 @@ use support::logits::{all_logits, distance};
 
 use super::program::sterna;
 
-/// Tokens of each text, unless the model ends it.
+/// Maximum number of tokens per text.
 const TEXT_TOKENS: usize = 96;
 
-/// The model; nothing in a build without it, which one line says.
+/// The demo model. Prints a line and returns `None` in a build without it.
 fn model() -> Option<Gguf> {
     match sterna::demo::model() {
         Some(bytes) => Some(Gguf::from_bytes(bytes).unwrap()),
@@ -35,7 +34,7 @@ fn data() -> PathBuf {
     support::root().join("tests/data/demo")
 }
 
-/// Every prompt with the text that follows it.
+/// Each prompt with the text that follows it.
 fn texts() -> Vec<(String, String)> {
     let read = |path: &Path| std::fs::read_to_string(path).unwrap_or_else(|err| panic!("{path:?}: {err}"));
     let mut files: Vec<PathBuf> =
@@ -48,9 +47,9 @@ fn texts() -> Vec<(String, String)> {
     files.iter().map(|path| (prompt(path), read(&path.with_extension("txt")))).collect()
 }
 
-/// The page is a plain file, so it repeats what `chat` says.
+/// The page is a static file, so it repeats the questions of `chat`.
 #[test]
-fn the_page_asks_what_chat_does() {
+fn page_has_the_questions_of_chat() {
     let page = std::fs::read_to_string(support::root().join("src/serve/page/page.mjs")).unwrap();
     let questions = sterna::demo::QUESTIONS.map(|question| format!("{question:?}")).join(", ");
     for line in
@@ -61,7 +60,7 @@ fn the_page_asks_what_chat_does() {
 }
 
 #[test]
-fn nothing_of_the_model_is_copied() {
+fn demo_tensors_borrow_the_embedded_bytes() {
     let (Some(gguf), Some(whole)) = (model(), sterna::demo::model()) else { return };
     let whole = whole.as_ptr_range();
     for info in gguf.tensors() {
@@ -71,9 +70,9 @@ fn nothing_of_the_model_is_copied() {
     }
 }
 
-/// The file says how it wants to be sampled; flags win.
+/// The file recommends sampling options; flags override them.
 #[test]
-fn the_file_recommends_how_to_sample() {
+fn demo_file_recommends_sampling_options() {
     let Some(gguf) = model() else { return };
     let cpu = backend::open("cpu", 1).unwrap();
     let engine = Engine::on_backend(gguf, &EngineOptions::default(), cpu, |_| ()).unwrap();
@@ -91,7 +90,7 @@ fn the_file_recommends_how_to_sample() {
 }
 
 #[test]
-fn greedy_texts_are_the_same_bytes_everywhere() {
+fn greedy_texts_match_on_all_cpu_kernels() {
     for kernels in simd::all() {
         for threads in [1, 2] {
             let Some(gguf) = model() else { return };
@@ -113,11 +112,11 @@ fn greedy_texts_are_the_same_bytes_everywhere() {
     }
 }
 
-/// Greedy, and drawn on the device with the default filters. A sum in another order moves an int8 step now
-/// and then, and with it the logits by some hundredths: a draw that falls on a border between two tokens goes
-/// the other way sooner or later.
+/// Greedy, and sampled on the device with the default filters. Another order of summation sometimes changes
+/// an int8 rounding and moves the logits by some hundredths. The texts are short, because sooner or later a
+/// draw is so close to the border between two tokens that the backends differ.
 #[test]
-fn other_backends_tell_the_same_story() {
+fn backends_generate_the_same_text() {
     let drawn = SamplerOptions { seed: Some(1), ..SamplerOptions::default() };
     for (sampler, max_tokens) in [(SamplerOptions::greedy(), 24), (drawn, 12)] {
         let story = |backend: Box<dyn Backend>| {
@@ -139,22 +138,21 @@ fn other_backends_tell_the_same_story() {
     }
 }
 
-/// A context of more than the positions that are kept exactly, so that codes are read, and 64 greedy tokens
-/// behind it. Where another backend takes another token, the two were as good as equal: an int8 step or a
-/// code that falls the other way moves the logits behind it. The CPU's own sets of kernels differ so, by up
-/// to 0.18 on this text, and by 0.52 with q4_0.
+/// 64 greedy tokens after a context longer than the window that is not quantised, so that codes are read.
+/// If wgpu picks another token, the two logits must be nearly equal: a different int8 rounding or code moves
+/// all later logits. The CPU's own kernel sets differ by up to 0.18 on this text, and by 0.52 with q4_0.
 #[test]
-fn other_backends_tell_the_same_story_from_codes() {
-    same_story_from(&["turboquant"]);
+fn wgpu_text_matches_cpu_with_turboquant() {
+    compare_wgpu_with_cpu(&["turboquant"]);
 }
 
 #[test]
 #[ignore = "thorough: scripts/test --all"]
-fn other_backends_tell_the_same_story_from_every_cache() {
-    same_story_from(&["f32", "q8_0", "q4_0", "turboquant-4"]);
+fn wgpu_text_matches_cpu_with_other_caches() {
+    compare_wgpu_with_cpu(&["f32", "q8_0", "q4_0", "turboquant-4"]);
 }
 
-fn same_story_from(codecs: &[&str]) {
+fn compare_wgpu_with_cpu(codecs: &[&str]) {
     const POSITIONS: usize = 200;
     for codec in codecs {
         let engine = |backend: Box<dyn Backend>| {
@@ -190,16 +188,16 @@ fn same_story_from(codecs: &[&str]) {
         };
         cpu.session().unwrap().logits_each(&want[..at], keep).unwrap();
         let gap = before[want[at] as usize] - before[got[at] as usize];
-        eprintln!("{codec}: token {} of 64 is another, {gap} below the first", at - POSITIONS + 1);
+        eprintln!("{codec}: token {} of 64 differs, its logit is {gap} lower", at - POSITIONS + 1);
         let most = if *codec == "q4_0" { 0.52 } else { 0.18 };
-        assert!((0.0..most).contains(&gap), "{codec}: token {} of 64 is {gap} below", at - POSITIONS + 1);
+        assert!((0.0..most).contains(&gap), "{codec}: token {} of 64: logit {gap} lower", at - POSITIONS + 1);
     }
 }
 
-/// Bounds as for the other BitNet models (tests/engine/golden_bitnet.rs): an int8 step that flips moves every
-/// later logit, so only position 0 is sharp, and there an f16 cache is not what the reference has.
+/// Bounds as for the other BitNet models (tests/engine/golden_bitnet.rs): a different int8 rounding moves
+/// every later logit, so only position 0 has a tight bound, and only with f32, the cache of the reference.
 #[test]
-fn logits_are_those_of_transformers() {
+fn demo_logits_match_transformers() {
     let sequences = support::logits::sequences(&data().join("tokens.txt"));
     let want = support::npy(&data().join("logits.npy"));
     let longest = sequences.iter().map(Vec::len).max();
@@ -220,19 +218,19 @@ fn logits_are_those_of_transformers() {
             assert!(near && far.mean_cosine > 0.9993, "{kv} cache, {}: {far:?}", kernels.name);
             let (ours, theirs) =
                 (perplexity(&got, n_vocab, &sequences), perplexity(&want, n_vocab, &sequences));
-            eprintln!("perplexity {ours}, of transformers {theirs}");
-            assert!((ours / theirs - 1.0).abs() < 0.01, "perplexity {ours}, of transformers {theirs}");
+            eprintln!("perplexity {ours}, transformers {theirs}");
+            assert!((ours / theirs - 1.0).abs() < 0.01, "perplexity {ours}, transformers {theirs}");
         }
     }
 }
 
-/// Of every token but the first of each sequence.
+/// Perplexity over all tokens but the first of each sequence.
 fn perplexity(logits: &[f32], n_vocab: usize, sequences: &[Vec<u32>]) -> f64 {
     let mut rows = logits.chunks_exact(n_vocab);
     let (mut nll, mut log_probs) = (Mean::default(), vec![0.0; n_vocab]);
     for sequence in sequences {
         for at in 0..sequence.len() {
-            log_softmax(rows.next().expect("a row for every token"), &mut log_probs);
+            log_softmax(rows.next().expect("one row per token"), &mut log_probs);
             if let Some(&next) = sequence.get(at + 1) {
                 nll.add(-f64::from(log_probs[next as usize]));
             }
@@ -242,7 +240,7 @@ fn perplexity(logits: &[f32], n_vocab: usize, sequences: &[Vec<u32>]) -> f64 {
 }
 
 #[test]
-fn commands_take_the_model_where_none_is_named_and_say_so() {
+fn commands_default_to_the_demo_model_with_a_note() {
     if model().is_none() {
         return;
     }

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::program::{command, ok, refused, sterna_in, succeeded};
 
-fn made(dir: &Path) {
+fn write_inputs(dir: &Path) {
     ok(&sterna_in(dir, &["synth", "--preset", "tiny-bert", "m.gguf"]));
     let lines = (0..150).map(|at| format!("{}line {at}\n", "the owl ".repeat(at % 7)));
     fs::write(dir.join("lines.txt"), lines.collect::<String>()).unwrap();
@@ -19,9 +19,9 @@ fn floats(value: &Value) -> Vec<f32> {
 }
 
 #[test]
-fn vectors_of_lines_in_every_format() {
+fn embed_writes_every_format() {
     let dir = tempfile::tempdir().unwrap();
-    made(dir.path());
+    write_inputs(dir.path());
     let embed = |more: &[&str]| {
         let args = ["embed", "-m", "m.gguf", "--backend", "cpu", "-t", "1"];
         sterna_in(dir.path(), &[&args, more].concat())
@@ -34,7 +34,7 @@ fn vectors_of_lines_in_every_format() {
     for vector in &vectors {
         assert!((vector.iter().map(|x| x * x).sum::<f32>() - 1.0).abs() < 1e-5 && vector.len() == 128);
     }
-    // Each alone has the vector that it has among others.
+    // A text has the same vector alone and in a batch.
     let text = format!("{}line 5", "the owl ".repeat(5));
     let alone: Value = serde_json::from_str(&ok(&embed(&["-p", &text]))).unwrap();
     assert!(floats(&alone["embedding"]).iter().zip(&vectors[5]).all(|(a, b)| (a - b).abs() < 1e-5));
@@ -71,9 +71,9 @@ fn vectors_of_lines_in_every_format() {
 }
 
 #[test]
-fn what_cannot_be_embedded_is_said() {
+fn embed_rejects_bad_input() {
     let dir = tempfile::tempdir().unwrap();
-    made(dir.path());
+    write_inputs(dir.path());
     fs::write(dir.path().join("gap.txt"), "one\n\nthree\n").unwrap();
     fs::write(dir.path().join("empty.txt"), "").unwrap();
     fs::write(dir.path().join("long.txt"), format!("short\n{}\n", "the owl ".repeat(600))).unwrap();

@@ -1,4 +1,4 @@
-//! `sterna pull`, `-hf`, `list`, `rm` and `verify` as a user types them, against a hub of the test's own.
+//! `sterna pull`, `-hf`, `list`, `rm` and `verify` as a user types them, against a local test hub.
 #![cfg(all(feature = "cli", feature = "hub"))]
 
 use std::io::{BufRead, BufReader};
@@ -22,7 +22,7 @@ struct Case {
 }
 
 impl Case {
-    /// A hub with the tiny BitNet as `a/b:I2_S`, beside another file.
+    /// A hub with the tiny BitNet as `a/b:I2_S`, next to another file.
     fn new() -> Self {
         let (server, model) = (HubServer::start(), std::fs::read(file()).unwrap());
         let files: [(&str, &[u8]); 3] =
@@ -62,7 +62,7 @@ impl Case {
         self.home.path().join(format!("hub/models--a--b/blobs/{}.sterna-part", etag(&self.model, true)))
     }
 
-    /// Waits until `n` bytes of the model are there.
+    /// Waits until `n` bytes of the model have been downloaded.
     fn wait_for(&self, n: usize) {
         let begun = Instant::now();
         while std::fs::metadata(self.part()).map_or(0, |part| part.len()) < n as u64 {
@@ -71,7 +71,7 @@ impl Case {
         }
     }
 
-    fn is_whole(&self) {
+    fn assert_downloaded(&self) {
         assert!(std::fs::read(self.snapshot()).unwrap() == self.model);
         self.server.no_token_leaked();
     }
@@ -84,14 +84,14 @@ fn file() -> PathBuf {
 const GREEDY: [&str; 8] = ["-p", "You may copy", "-n", "8", "--temp", "0", "-t", "1"];
 
 #[test]
-fn a_model_is_pulled_and_says_what_its_file_says() {
+fn pulled_model_runs_like_the_local_file() {
     let case = Case::new();
     let (dry, _) = succeeded(&case.sterna(&["pull", NAME, "--dry-run"]));
     assert!(dry.contains(COMMIT) && dry.contains("tiny-i2_s.gguf") && !case.home.path().join("hub").exists());
     let (path, stderr) = succeeded(&case.sterna(&["pull", NAME]));
     assert_eq!(Path::new(path.trim_end()), case.snapshot());
     assert!(stderr.contains("pulling a/b at a1a1a1a1: tiny-i2_s.gguf"), "{stderr}");
-    case.is_whole();
+    case.assert_downloaded();
 
     let of_file = case.sterna(&[&["run", "-m", file().to_str().unwrap()], &GREEDY[..]].concat());
     let (said, _) = succeeded(&of_file);
@@ -122,7 +122,7 @@ fn a_model_is_pulled_and_says_what_its_file_says() {
 }
 
 #[test]
-fn what_was_killed_goes_on_where_it_was() {
+fn killed_pull_resumes() {
     let case = Case::new();
     case.server.fault("/cdn/", HubFault::Stall(5000));
     let mut child = case.spawn(&["pull", NAME]);
@@ -132,14 +132,14 @@ fn what_was_killed_goes_on_where_it_was() {
     assert!(!case.snapshot().exists());
     let (_, stderr) = succeeded(&case.sterna(&["pull", NAME]));
     assert!(stderr.contains("resuming at"), "{stderr}");
-    case.is_whole();
+    case.assert_downloaded();
     let last = case.server.requests().pop().unwrap();
     assert_eq!(last.range.as_deref(), Some("bytes=5000-"));
 }
 
 #[cfg(unix)]
 #[test]
-fn ctrl_c_keeps_what_has_come_and_says_so() {
+fn ctrl_c_keeps_the_partial_download() {
     for args in [&["pull", NAME][..], &[&["run", "-hf", NAME], &GREEDY[..]].concat()] {
         let case = Case::new();
         case.server.fault("/cdn/", HubFault::Stall(5000));
@@ -152,31 +152,31 @@ fn ctrl_c_keeps_what_has_come_and_says_so() {
         assert!(stderr.contains("continues the download"), "{stderr}");
         assert_eq!(std::fs::metadata(case.part()).unwrap().len(), 5000);
         succeeded(&case.sterna(&["pull", NAME]));
-        case.is_whole();
+        case.assert_downloaded();
     }
 }
 
 #[test]
-fn two_processes_get_it_once() {
+fn two_processes_download_once() {
     let case = Case::new();
-    let told = Arc::new(AtomicBool::new(false));
-    case.server.fault("/cdn/", HubFault::Until(told.clone()));
+    let release = Arc::new(AtomicBool::new(false));
+    case.server.fault("/cdn/", HubFault::Until(release.clone()));
     let first = case.spawn(&["pull", NAME]);
     case.wait_for(1);
     let mut second = case.spawn(&["pull", NAME]);
     let mut lines = BufReader::new(second.stderr.take().unwrap()).lines().map(Result::unwrap);
     let waits = lines.any(|line| line.contains("another process"));
-    told.store(true, Ordering::Relaxed);
-    assert!(waits, "the second one does not wait");
+    release.store(true, Ordering::Relaxed);
+    assert!(waits, "the second process did not wait");
     lines.for_each(drop);
     let (first, second) = (first.wait_with_output().unwrap(), second.wait_with_output().unwrap());
     assert_eq!(succeeded(&first).0, succeeded(&second).0);
     assert_eq!(case.server.requests().iter().filter(|request| request.of_cdn).count(), 1);
-    case.is_whole();
+    case.assert_downloaded();
 }
 
 #[test]
-fn each_failure_is_one_message_with_the_way_out() {
+fn failures_are_one_message_with_a_remedy() {
     let case = Case::new();
     let gated = HubRepo::new("a/gated", COMMIT, &[("m.gguf", b"GGUF")]);
     case.server.add(HubRepo { token: Some("hf_word".to_owned()), gated: true, ..gated });
@@ -200,28 +200,31 @@ fn each_failure_is_one_message_with_the_way_out() {
         assert_eq!(stderr.matches("error: ").count(), 1, "{stderr}");
         assert!(!stderr.contains("hf_other") && !stderr.contains("Signature"), "{stderr}");
     }
-    // A file that is broken on the way.
+    // A file that is corrupted on the way.
     case.server.fault("/cdn/", HubFault::Flip(77));
     refused(&case.sterna(&["pull", NAME]), &["tiny-i2_s.gguf: its hash is", "the file was discarded"]);
     assert!(!case.snapshot().exists());
 }
 
 #[test]
-fn without_a_network_the_cache_will_do_for_running() {
+fn run_works_from_the_cache_without_a_network() {
     let case = Case::new();
-    let away = |args: &[&str]| {
+    let offline = |args: &[&str]| {
         let mut command = case.command(args);
         command.env("HF_ENDPOINT", "http://127.0.0.1:9").stdin(Stdio::null()).output().unwrap()
     };
-    refused(&away(&["run", "-hf", NAME, "-p", "x"]), &["127.0.0.1:9 cannot be reached", "not in the cache"]);
+    refused(
+        &offline(&["run", "-hf", NAME, "-p", "x"]),
+        &["127.0.0.1:9 cannot be reached", "not in the cache"],
+    );
     succeeded(&case.sterna(&["pull", NAME]));
-    let (_, stderr) = succeeded(&away(&[&["run", "-hf", NAME], &GREEDY[..]].concat()));
+    let (_, stderr) = succeeded(&offline(&[&["run", "-hf", NAME], &GREEDY[..]].concat()));
     assert!(stderr.contains("cannot be reached") && stderr.contains("from the cache"), "{stderr}");
-    refused(&away(&["pull", NAME]), &["cannot be reached", "The cache still has"]);
+    refused(&offline(&["pull", NAME]), &["cannot be reached", "The cache still has"]);
 }
 
 #[test]
-fn the_cache_can_be_listed_checked_and_cleared() {
+fn cache_is_listed_verified_and_cleared() {
     let case = Case::new();
     let (stdout, stderr) = succeeded(&case.sterna(&["list"]));
     assert!(stdout.is_empty() && stderr.contains("sterna pull"), "{stderr}");
@@ -245,8 +248,8 @@ fn the_cache_can_be_listed_checked_and_cleared() {
     let (_, stderr) = succeeded(&case.sterna(&["rm", "a/b:i2_s"]));
     assert!(stderr.contains("1 file(s) removed"), "{stderr}");
     succeeded(&case.sterna(&["pull", NAME]));
-    case.is_whole();
-    // A link whose content was removed.
+    case.assert_downloaded();
+    // A link whose target was removed.
     #[cfg(unix)]
     {
         std::fs::remove_file(case.snapshot().canonicalize().unwrap()).unwrap();
@@ -254,16 +257,16 @@ fn the_cache_can_be_listed_checked_and_cleared() {
         assert!(text(&output.stdout).contains("a/b/tiny-i2_s.gguf: MISSING"), "{}", text(&output.stdout));
         refused(&output, &["1 file(s) are broken or missing", "sterna pull"]);
         succeeded(&case.sterna(&["pull", NAME]));
-        case.is_whole();
+        case.assert_downloaded();
     }
     succeeded(&case.sterna(&["rm", NAME]));
     assert!(!case.home.path().join("hub/models--a--b").exists());
 }
 
-/// A disk of 64 KiB, and then one that cannot be written, where this account may mount them.
+/// A disk of 64 KiB, then a read-only one. It needs the right to mount.
 #[cfg(target_os = "linux")]
 #[test]
-fn a_full_disk_is_an_error_and_the_rest_comes_when_there_is_room() {
+fn full_disk_fails_pull_until_space_is_freed() {
     let case = Case::new();
     let hub = case.home.path().join("hub");
     std::fs::create_dir_all(&hub).unwrap();
@@ -273,13 +276,13 @@ fn a_full_disk_is_an_error_and_the_rest_comes_when_there_is_room() {
     };
     assert!(case.model.len() > 100_000, "the model fits a small disk");
     if !mount("size=64k") {
-        return support::say(format_args!("a full disk: not tried, as this account may not mount one"));
+        return support::say(format_args!("full disk: not tried, this account may not mount one"));
     }
-    let unmounted = Unmounted(hub.clone());
+    let unmounted = UnmountOnDrop(hub.clone());
     let said = refused(&case.sterna(&["pull", NAME]), &["are free; free some space", "HF_HUB_CACHE"]);
     assert!(!case.snapshot().exists(), "{said}");
     assert!(mount("size=64m,remount"));
-    // Room when it was asked for, and none when the bytes come.
+    // There is room when the download starts, but not when the data arrives.
     case.server.fault("/cdn/", HubFault::Slow(case.model.len() / 60 + 1));
     let child = case.spawn(&["pull", NAME]);
     case.wait_for(1);
@@ -289,47 +292,47 @@ fn a_full_disk_is_an_error_and_the_rest_comes_when_there_is_room() {
     assert!(!case.snapshot().exists());
     std::fs::remove_file(hub.join("other")).unwrap();
     succeeded(&case.sterna(&["pull", NAME]));
-    case.is_whole();
-    // A cache that cannot be written will do where all is there.
+    case.assert_downloaded();
+    // A read-only cache works if it has all files.
     assert!(mount("remount,ro"));
     succeeded(&case.sterna(&["pull", NAME]));
     refused(&case.sterna(&["pull", "a/b:Q4_0"]), &["Read-only", "HF_HUB_CACHE"]);
     drop(unmounted);
 }
 
-/// A disk that goes when the test ends.
+/// Unmounts a disk when the test ends.
 #[cfg(target_os = "linux")]
-struct Unmounted(PathBuf);
+struct UnmountOnDrop(PathBuf);
 
 #[cfg(target_os = "linux")]
-impl Drop for Unmounted {
+impl Drop for UnmountOnDrop {
     fn drop(&mut self) {
         let _ = Command::new("umount").arg("-l").arg(&self.0).status();
     }
 }
 
 #[test]
-fn a_plan_of_a_model_of_the_hub_reads_its_header_alone() {
+fn plan_reads_only_the_header_from_the_hub() {
     let case = Case::new();
     let plan = |args: &[&str]| {
         let output = case.sterna(&[&["plan", "--json", "--vram", "16G"], args].concat());
         serde_json::from_str::<serde_json::Value>(&succeeded(&output).0).unwrap()
     };
-    let far = plan(&["-hf", NAME]);
+    let remote = plan(&["-hf", NAME]);
     let ranges: Vec<_> = case.server.requests().into_iter().filter_map(|request| request.range).collect();
     assert!(!ranges.is_empty() && ranges.iter().all(|range| range.starts_with("bytes=0-")), "{ranges:?}");
     let asked = |range: &String| range["bytes=0-".len()..].parse::<usize>().unwrap() + 1;
     assert!(ranges.iter().all(|range| asked(range) < case.model.len()), "{ranges:?}");
     assert!(!case.snapshot().exists() && !case.part().exists());
-    assert_eq!(far["model"]["file"], "a/b/tiny-i2_s.gguf", "{far}");
-    let mut near = plan(&["-m", file().to_str().unwrap()]);
-    near["model"]["file"] = far["model"]["file"].clone();
-    assert_eq!(far, near);
+    assert_eq!(remote["model"]["file"], "a/b/tiny-i2_s.gguf", "{remote}");
+    let mut local = plan(&["-m", file().to_str().unwrap()]);
+    local["model"]["file"] = remote["model"]["file"].clone();
+    assert_eq!(remote, local);
 }
 
-/// What a new user types: get it, see what it takes, run it.
+/// The first commands of a new user: pull, plan, run.
 #[test]
-fn three_commands_lead_to_text() {
+fn pull_plan_and_run_give_text() {
     let case = Case::new();
     let (path, _) = succeeded(&case.sterna(&["pull", NAME]));
     let (plan, _) = succeeded(&case.sterna(&["plan", "-hf", NAME, "--vram", "16G"]));
@@ -344,7 +347,7 @@ fn three_commands_lead_to_text() {
 
 #[cfg(feature = "convert")]
 #[test]
-fn a_checkpoint_of_the_hub_is_converted_as_its_folder_is() {
+fn hub_checkpoint_converts_like_its_folder() {
     let case = Case::new();
     let folder = support::golden("hf/bitnet-packed").expect("a checkpoint in tests/data");
     let names = |folder: &Path| -> Vec<String> {
@@ -355,22 +358,22 @@ fn a_checkpoint_of_the_hub_is_converted_as_its_folder_is() {
         names(&folder).into_iter().map(|name| (std::fs::read(folder.join(&name)).unwrap(), name)).collect();
     let files: Vec<(&str, &[u8])> = files.iter().map(|(bytes, name)| (name.as_str(), &**bytes)).collect();
     case.server.add(HubRepo::new("c/d", COMMIT, &files));
-    let [far, near] = ["far.gguf", "near.gguf"].map(|name| case.home.path().join(name));
+    let [remote, local] = ["remote.gguf", "local.gguf"].map(|name| case.home.path().join(name));
     let convert = |from: &str, to: &Path| case.sterna(&["convert", from, to.to_str().unwrap(), "-t", "1"]);
-    succeeded(&convert("c/d", &far));
-    succeeded(&convert(folder.to_str().unwrap(), &near));
-    let [far, near] = [far, near].map(|path| sterna::gguf::Gguf::open(&path).unwrap());
-    assert_eq!(far.tensors().len(), near.tensors().len());
-    for (a, b) in far.tensors().iter().zip(near.tensors()) {
+    succeeded(&convert("c/d", &remote));
+    succeeded(&convert(folder.to_str().unwrap(), &local));
+    let [remote, local] = [remote, local].map(|path| sterna::gguf::Gguf::open(&path).unwrap());
+    assert_eq!(remote.tensors().len(), local.tensors().len());
+    for (a, b) in remote.tensors().iter().zip(local.tensors()) {
         assert_eq!((&a.name, &a.dims, a.type_id), (&b.name, &b.dims, b.type_id));
-        assert!(far.host_tensor(a).unwrap().bytes == near.host_tensor(b).unwrap().bytes, "{}", a.name);
+        assert!(remote.host_tensor(a).unwrap().bytes == local.host_tensor(b).unwrap().bytes, "{}", a.name);
     }
     refused(&convert("no/where", &case.home.path().join("x.gguf")), &["no such folder", "no/where"]);
 }
 
 #[cfg(feature = "serve")]
 #[test]
-fn a_server_gets_its_models_first() {
+fn server_downloads_its_models_first() {
     use std::io::{BufRead, BufReader, Read, Write};
 
     for args in [&["-hf", NAME][..], &["--models", "small=hf.co/a/b:I2_S"]] {
@@ -379,8 +382,8 @@ fn a_server_gets_its_models_first() {
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
         let address =
             lines.find_map(|line| Some(line.unwrap().strip_prefix("listening on http://")?.to_owned()));
-        case.is_whole();
-        let address = address.expect("it listens");
+        case.assert_downloaded();
+        let address = address.expect("the server listens");
         let ask = || {
             let mut stream = std::net::TcpStream::connect(&address).unwrap();
             let request = b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
@@ -399,9 +402,9 @@ fn a_server_gets_its_models_first() {
     }
 }
 
-/// A file at an address, in one part or in several, on servers that know ranges and on others.
+/// A model at a URL, whole or split, on servers with and without range requests.
 #[test]
-fn a_model_at_an_address_is_described_where_it_is() {
+fn inspect_and_plan_read_a_model_by_url() {
     let case = Case::new();
     let whole = sterna::gguf::Gguf::from_bytes(case.model.clone().into()).unwrap();
     let parts: Vec<Vec<u8>> =
@@ -448,7 +451,7 @@ fn a_model_at_an_address_is_described_where_it_is() {
     };
     assert_eq!(planned(&one), planned(path));
     assert_eq!(planned(&split), planned(path));
-    assert!(!case.home.path().join("hub").exists(), "nothing is kept");
+    assert!(!case.home.path().join("hub").exists(), "nothing is cached");
     case.server.no_token_leaked();
 
     refused(&case.sterna(&["run", "-m", &one, "-p", "You"]), &[&one, "download it", "sterna inspect"]);
@@ -457,10 +460,10 @@ fn a_model_at_an_address_is_described_where_it_is() {
     refused(&case.sterna(&["inspect", &at("a/b/resolve/main/tiny-Q4_0.gguf")]), &["not a GGUF file"]);
 }
 
-/// It asks again for a while.
+/// The program retries for a while.
 #[test]
 #[ignore = "thorough: scripts/test --all"]
-fn an_address_where_no_server_listens_is_named() {
+fn unreachable_url_is_named_in_the_error() {
     let case = Case::new();
     refused(&case.sterna(&["plan", "-m", "http://127.0.0.1:1/x.gguf", "--vram", "16G"]), &["127.0.0.1:1"]);
 }

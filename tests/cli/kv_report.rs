@@ -1,5 +1,4 @@
-//! `sterna kv-report` as a user types it, and the gates that a model's next token must pass with codes in its
-//! cache.
+//! `sterna kv-report` as a user types it, and bounds on how much a quantised cache changes the next token.
 #![cfg(feature = "cli")]
 
 use std::path::Path;
@@ -35,7 +34,7 @@ fn words(n: usize) -> String {
 }
 
 #[test]
-fn lines_are_what_perplexity_and_the_formula_say() {
+fn kv_report_agrees_with_perplexity() {
     let dir = tempfile::tempdir().unwrap();
     let (file, model) = (write(dir.path(), &words(900)), tiny());
     let common = ["-m", &model, "-f", &file, "-c", "384", "--chunks", "2"];
@@ -44,7 +43,7 @@ fn lines_are_what_perplexity_and_the_formula_say() {
     let names: Vec<&str> = lines.iter().map(|line| line["cache"].as_str().unwrap()).collect();
     assert_eq!(names, ["f16", "f32", "q4_0", "turboquant"]);
     assert!(lines[0].get("mean_kl").is_none());
-    // Both chunks, from the token behind the middle on.
+    // Both chunks, from the token after the middle on.
     assert_eq!(number(&report, "/scored"), 2.0 * 191.0);
     for (line, name) in lines.iter().zip(names) {
         let output = sterna(&[&["perplexity", "-t", "1", "--kv-cache-type", name], &common[..]].concat());
@@ -52,7 +51,7 @@ fn lines_are_what_perplexity_and_the_formula_say() {
         let ppl = format!("PPL = {:.4} +/-", number(line, "/perplexity/value"));
         assert!(printed.starts_with(&ppl), "{name}: {ppl}, {printed}");
     }
-    // What f16 rounds turns an int8 activation now and then; 3 and 4 bits do more than that.
+    // Rounding to f16 changes an int8 activation now and then; 3 and 4 bits change more.
     let kl = |i: usize| number(&lines[i], "/mean_kl/value");
     assert!(kl(1) < 0.005 && kl(2) > 5.0 * kl(1) && kl(3) > 5.0 * kl(1), "{report}");
     let bytes = |i: usize| number(&lines[i], "/bytes_a_token");
@@ -65,7 +64,7 @@ fn lines_are_what_perplexity_and_the_formula_say() {
 }
 
 #[test]
-fn attention_layers_needles_and_a_picture() {
+fn kv_report_has_attention_needles_and_a_plot() {
     let dir = tempfile::tempdir().unwrap();
     let (file, model) = (write(dir.path(), &words(900)), tiny());
     let plot = dir.path().join("plot.svg");
@@ -73,7 +72,7 @@ fn attention_layers_needles_and_a_picture() {
         ["-m", &model, "-f", &file, "-c", "384", "--chunks", "2", "--types", "turboquant,q8_0,turboquant-4"];
     let report = report(&[&common[..], &["--plot", plot.to_str().unwrap()]].concat());
     let lines = report["caches"].as_array().unwrap();
-    // Fewer bits, more divergence; all of it small beside that of distributions that differ.
+    // Fewer bits diverge more; all values are small compared with those of unrelated distributions.
     let kl = |i: usize| number(&lines[i], "/attention_kl/value");
     assert!(kl(2) > 0.0 && kl(3) > 2.0 * kl(2) && kl(1) > 2.0 * kl(3) && kl(1) < 0.1, "{report}");
     assert!(lines[0].get("attention_kl").is_none());
@@ -105,13 +104,13 @@ fn attention_layers_needles_and_a_picture() {
 
     let table = String::from_utf8(sterna(&[&["kv-report", "-t", "1"], &common[..]].concat()).stdout).unwrap();
     assert!(table.contains("| layer | K kurtosis |") && table.contains("| 100 % |"), "{table}");
-    // Random weights copy nothing.
+    // A model with random weights finds no needle.
     assert!(table.contains("With f16 this model finds"), "{table}");
 }
 
-/// What others are compared with is not compared with itself.
+/// The baseline is not compared with itself.
 #[test]
-fn the_base_stands_there_once() {
+fn kv_report_lists_the_baseline_once() {
     let dir = tempfile::tempdir().unwrap();
     let (file, model) = (write(dir.path(), &words(400)), tiny());
     let common = ["-m", &model, "-f", &file, "-c", "64", "--chunks", "1"];
@@ -125,7 +124,7 @@ fn the_base_stands_there_once() {
 }
 
 #[test]
-fn a_cache_that_cannot_be_is_refused_where_it_is_named() {
+fn kv_report_refuses_unknown_cache_types() {
     let dir = tempfile::tempdir().unwrap();
     let file = write(dir.path(), &words(900));
     let output = sterna(&["kv-report", "-m", &tiny(), "-f", &file, "-c", "64", "--types", "q6_k"]);
@@ -137,21 +136,21 @@ fn a_cache_that_cannot_be_is_refused_where_it_is_named() {
     );
 }
 
-/// The demo model on stories of its world that training does not show (tests/data/README.md). For
-/// `turboquant` the targets are .008 and 97 %; two thousand positions are good to .0015 and to 0.4 per cent
-/// of the choices, and there it has .0097 and 96.7 % (docs/measurements.md).
+/// The demo model on held-out stories of its world (tests/data/README.md). The targets for `turboquant` are
+/// a mean KL of .008 and 97 % equal choices. It has .0097 and 96.7 % here, measured on two thousand positions
+/// to within .0015 and 0.4 % (docs/measurements.md).
 #[test]
-fn codes_leave_the_next_token_as_it_is() {
-    leave_the_next_token_as_it_is("turboquant");
+fn turboquant_cache_keeps_the_next_token() {
+    check_next_token("turboquant");
 }
 
 #[test]
 #[ignore = "thorough: scripts/test --all"]
-fn other_codes_and_blocks_leave_the_next_token_as_it_is() {
-    leave_the_next_token_as_it_is("turboquant-4,q8_0");
+fn other_caches_keep_the_next_token() {
+    check_next_token("turboquant-4,q8_0");
 }
 
-fn leave_the_next_token_as_it_is(types: &str) {
+fn check_next_token(types: &str) {
     if sterna::demo::model().is_none() {
         return support::say(format_args!("not run: this build has no demo model (feature demo)"));
     }
@@ -160,7 +159,7 @@ fn leave_the_next_token_as_it_is(types: &str) {
     let report = report(&[&common[..], &["--types", types]].concat());
     assert_eq!(number(&report, "/scored"), 2.0 * 1023.0);
     for line in &report["caches"].as_array().unwrap()[1..] {
-        // Those .0097 and twice what they are good to; the other two are far below.
+        // The .0097 above plus twice its uncertainty; the other two types are far below.
         assert!(number(line, "/mean_kl/value") <= 0.0127, "{line}");
         assert!(number(line, "/same_top/value") >= 0.965, "{line}");
         let (ppl, base) =

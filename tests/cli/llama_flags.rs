@@ -1,5 +1,5 @@
-//! Flags of llama.cpp's programs, as llama-cpp-python 0.3.36 carries its source: each works, or is refused
-//! with the way out. The lists hold names alone, and after `=` what follows a flag here.
+//! The flags of llama.cpp's programs, from its source in llama-cpp-python 0.3.36: each works, or is refused
+//! with what to use instead. The lists hold names, and after `=` the arguments that the test passes.
 #![cfg(feature = "cli")]
 
 use std::process::Output;
@@ -9,7 +9,7 @@ use sterna::cli::{LineParser, normalise};
 
 use super::program::{command, golden};
 
-/// All programs'.
+/// Flags of all programs.
 const COMMON: &str = "\
     --version; -cl --cache-list; --completion-bash; -t --threads = 2; -tb --threads-batch = 1; \
     -C --cpu-mask = 1; -Cr --cpu-range = 1; --cpu-strict = 1; --prio = 1; --poll = 1; \
@@ -43,7 +43,7 @@ const COMMON: &str = "\
     --spec-draft-type-k -ctkd --cache-type-k-draft = 1; --spec-draft-type-v -ctvd --cache-type-v-draft = 1; \
     --usage;";
 
-/// llama-completion's.
+/// Flags of llama-completion.
 const COMPLETION: &str = "\
     --verbose-prompt; --display-prompt --no-display-prompt; -co --color = on; \
     --context-shift --no-context-shift; -sys --system-prompt = 1; -sysf --system-prompt-file = 1; \
@@ -56,7 +56,7 @@ const COMPLETION: &str = "\
     --reasoning-budget-message = 1; --reasoning-preserve --no-reasoning-preserve; --chat-template = 1; \
     --chat-template-file = 1; --skip-chat-parsing --no-skip-chat-parsing; --simple-io;";
 
-/// Speculative decoding, of llama-cli and llama-server.
+/// Flags for speculative decoding of llama-cli and llama-server.
 const SPECULATION: &str = "\
     --spec-draft-hf -hfd -hfrd --hf-repo-draft = 1; --spec-draft-threads -td --threads-draft = 1; \
     --spec-draft-threads-batch -tbd --threads-batch-draft = 1; \
@@ -80,7 +80,7 @@ const SPECULATION: &str = "\
     --spec-ngram-map-k4v-size-m = 1; --spec-ngram-map-k4v-min-hits = 1; --draft --draft-n --draft-max = 1; \
     --draft-min --draft-n-min = 1; --spec-default;";
 
-/// llama-cli's.
+/// Flags of llama-cli.
 const CLI: &str = "\
     --server-base = 1; --verbose-prompt; --display-prompt --no-display-prompt; -co --color = on; \
     -ctxcp --ctx-checkpoints --swa-checkpoints = 1; -cram --cache-ram = 1; \
@@ -94,7 +94,7 @@ const CLI: &str = "\
     --log-prompts-dir = 1; --gpt-oss-20b-default; --gpt-oss-120b-default; --vision-gemma-4b-default; \
     --vision-gemma-12b-default;";
 
-/// llama-server's.
+/// Flags of llama-server.
 const SERVER: &str = "\
     -lcs --lookup-cache-static = 1; -lcd --lookup-cache-dynamic = 1; --kv-unified-per-slot = 1; \
     -ctxcp --ctx-checkpoints --swa-checkpoints = 1; -cms --checkpoint-min-step = 1; -cram --cache-ram = 1; \
@@ -122,34 +122,34 @@ const SERVER: &str = "\
     --fim-qwen-7b-spec; --fim-qwen-14b-spec; --fim-qwen-30b-default; --gpt-oss-20b-default; \
     --gpt-oss-120b-default; --vision-gemma-4b-default; --vision-gemma-12b-default;";
 
-/// llama-perplexity's.
+/// Flags of llama-perplexity.
 const PERPLEXITY: &str = "\
     -kvu --kv-unified -no-kvu --no-kv-unified; --context-shift --no-context-shift; --chunks = 1; \
     --warmup --no-warmup; --hellaswag; --hellaswag-tasks = 1; --winogrande; --winogrande-tasks = 1; \
     --multiple-choice; --multiple-choice-tasks = 1; --kl-divergence; \
     --save-all-logits --kl-divergence-base = 1; --ppl-stride = 1; --ppl-output-type = 1;";
 
-/// llama-imatrix's.
+/// Flags of llama-imatrix.
 const IMATRIX: &str = "\
     --context-shift --no-context-shift; --chunks = 1; --in-file = 1; -o --output --output-file = 1; \
     -ofreq --output-frequency = 1; --output-format = gguf; --save-frequency = 1; --process-output; \
     --ppl --no-ppl; --chunk --from-chunk = 1; --show-statistics; --parse-special;";
 
-/// llama-tokenize's.
+/// Flags of llama-tokenize.
 const TOKENIZE: &str = "\
     --ids; --stdin; --no-bos; --no-parse-special; --show-count;";
 
-/// llama-embedding's.
+/// Flags of llama-embedding.
 const EMBEDDING: &str = "\
     --context-shift --no-context-shift; --pooling = mean; --attention = 1; --embd-normalize = 1; \
     --embd-output-format = json; --embd-separator = 1; --cls-separator = 1; --warmup --no-warmup;";
 
-/// llama-batched-bench's.
+/// Flags of llama-batched-bench.
 const BATCHED_BENCH: &str = "\
     -kvu --kv-unified -no-kvu --no-kv-unified; -pps; -tgs; -npp = 1; -ntg = 1; -npl = 1; \
     --output-format = md;";
 
-/// llama-bench's, which has none of those of all.
+/// Flags of llama-bench, which has none of `COMMON`.
 const BENCH: &str = "\
     --numa = isolate; -r --repetitions = 2; --prio = 1; --delay = 1; -o --output = md; \
     -oe --output-err = md; --list-devices; -v --verbose; --progress; --no-warmup; -fitt --fit-target = 512; \
@@ -162,19 +162,19 @@ const BENCH: &str = "\
     -embd --embeddings = 0; -ts --tensor-split = 1; -ot --override-tensor = a=CPU; \
     -nopo --no-op-offload = 0; --no-host = 0; --repack = 0; -rpc --rpc = x;";
 
-/// llama-quantize's.
+/// Flags of llama-quantize.
 const QUANTIZE: &str = "\
     --allow-requantize --leave-output-tensor --pure --dry-run --keep-split; \
     --imatrix --include-weights --exclude-weights --tensor-type-file = x; \
     --output-tensor-type --token-embedding-type = q6_k; --tensor-type = a=q6_k; \
     --prune-layers --max-buffer-size = 1; --override-kv = a=int:1;";
 
-/// llama-gguf-split's.
+/// Flags of llama-gguf-split.
 const SPLIT: &str = "\
     --split --merge --no-tensor-first-split --delete-splits --dry-run; --split-max-size = 1G; \
     --split-max-tensors = 1;";
 
-/// The subcommands, what they cannot do without, and the flags of the program that each stands for.
+/// Subcommands with their required arguments, and the flags of the llama.cpp program that each replaces.
 const PROGRAMS: &[(&str, &[&str])] = &[
     ("run", &[COMMON, COMPLETION]),
     ("chat", &[COMMON, CLI, SPECULATION]),
@@ -189,7 +189,7 @@ const PROGRAMS: &[(&str, &[&str])] = &[
     ("split x y", &[SPLIT]),
 ];
 
-/// What a command line comes to where it is neither taken nor refused in our words.
+/// The error of a command line that is neither accepted nor refused as not supported.
 fn wrong(parser: &mut LineParser, line: &str) -> Option<String> {
     let words = ["sterna"].into_iter().chain(line.split_whitespace());
     match parser.parse(normalise(words.map(Into::into))) {
@@ -204,7 +204,7 @@ fn wrong(parser: &mut LineParser, line: &str) -> Option<String> {
 }
 
 #[test]
-fn every_flag_works_or_is_refused_with_the_way_out() {
+fn every_llama_cpp_flag_works_or_is_refused() {
     let (mut all_wrong, mut parser) = (Vec::new(), LineParser::new());
     for (command, lists) in PROGRAMS {
         if *command == "serve" && !cfg!(feature = "serve") {
@@ -225,9 +225,9 @@ fn every_flag_works_or_is_refused_with_the_way_out() {
     assert!(all_wrong.is_empty(), "{}", all_wrong.join("\n"));
 }
 
-/// The lists are read as they are meant: a flag that no program has is neither.
+/// Checks the check: an unknown flag is neither accepted nor refused as not supported.
 #[test]
-fn a_flag_of_no_program_is_unknown() {
+fn unknown_flags_are_errors() {
     let mut parser = LineParser::new();
     for command in ["run", "perplexity -f x", "tokenize", "bench", "quantize x y q8_0"] {
         let said = wrong(&mut parser, &format!("{command} --no-such-flag")).expect("it is refused");
@@ -240,7 +240,7 @@ fn sterna(args: &[&str], variables: &[(&str, &str)]) -> Output {
 }
 
 #[test]
-fn the_environment_counts_or_is_said_not_to() {
+fn environment_is_used_or_reported_as_ignored() {
     let model = golden("bitnet/tiny-i2_s.gguf");
     let variables = [("LLAMA_ARG_MODEL", &*model), ("LLAMA_ARG_CTX_SIZE", "16"), ("LLAMA_ARG_MAIN_GPU", "1")];
     let typed = ["run", "-t", "1", "-p", "You may", "--ignore-eos"];
@@ -248,7 +248,7 @@ fn the_environment_counts_or_is_said_not_to() {
     let said = String::from_utf8_lossy(&ran.stderr);
     assert!(ran.status.success() && said.contains("the context is full"), "{said}");
     assert!(said.contains("ignoring LLAMA_ARG_MAIN_GPU: --main-gpu is not supported: --device"), "{said}");
-    // What is typed goes before it.
+    // Flags override the environment.
     let longer = sterna(&[&typed[..], &["-c", "64", "-n", "20"]].concat(), &variables);
     assert!(!String::from_utf8_lossy(&longer.stderr).contains("the context is full"), "{longer:?}");
     let wrong = sterna(&typed, &[("LLAMA_ARG_CTX_SIZE", "many")]);
@@ -258,7 +258,7 @@ fn the_environment_counts_or_is_said_not_to() {
 }
 
 #[test]
-fn a_prompt_of_llama_tokenize_has_special_tokens_and_escapes() {
+fn tokenize_prompt_parses_specials_and_escapes() {
     let vocab = golden("tokenizer/tiny-vocab.gguf");
     let ids = |more: &[&str]| {
         let args = [&["tokenize", "-m", &vocab, "--ids", "--no-bos"], more].concat();
@@ -274,7 +274,7 @@ fn a_prompt_of_llama_tokenize_has_special_tokens_and_escapes() {
 }
 
 #[test]
-fn a_file_to_inspect_may_be_named_as_everywhere() {
+fn inspect_takes_the_model_by_flag() {
     let vocab = golden("tokenizer/tiny-vocab.gguf");
     let [by_flag, plain] =
         [&["inspect", "-m", &vocab][..], &["inspect", &vocab]].map(|args| sterna(args, &[]));

@@ -1,4 +1,4 @@
-//! What a user types, and what they see.
+//! Tests of the command line: what a user types and what they see.
 
 mod convert;
 mod demo;

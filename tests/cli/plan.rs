@@ -11,8 +11,8 @@ fn json(dir: &Path, args: &[&str]) -> Json {
     serde_json::from_str(&ok(&sterna(dir, &[&["plan", "--json"], args].concat()))).unwrap()
 }
 
-/// A model of so many gigabytes whose file takes next to none.
-fn hollow(dir: &Path, preset: &str) -> String {
+/// Writes a model without weights: a sparse file of full size that takes almost no disk space.
+fn write_sparse(dir: &Path, preset: &str) -> String {
     let name = format!("{preset}.gguf");
     ok(&sterna(dir, &["synth", "--preset", preset, "--no-weights", &name]));
     name
@@ -24,9 +24,9 @@ fn sum(parts: &Json) -> u64 {
 
 #[cfg(feature = "cuda")]
 #[test]
-fn eight_billion_weights_on_a_card_that_is_not_here() {
+fn plan_of_an_8b_model_for_an_absent_gpu() {
     let dir = tempfile::tempdir().unwrap();
-    let model = hollow(dir.path(), "bitnet-8b");
+    let model = write_sparse(dir.path(), "bitnet-8b");
     let file = std::fs::metadata(dir.path().join(&model)).unwrap();
     assert!(file.len() > 2_500_000_000);
     let args = ["-m", &model, "--vram", "16G"];
@@ -45,7 +45,7 @@ fn eight_billion_weights_on_a_card_that_is_not_here() {
     assert_eq!(bytes("kv_bytes"), 32 * 8 * 128 * 2 * 2 * 4096);
     assert_eq!(plan["options"]["n_ctx"], 4096);
 
-    // The table says what a plan of that context says.
+    // The table agrees with a plan for that context.
     let cell = |plan: &Json, n_ctx: u64, codec: &str| {
         let cells = plan["contexts"].as_array().unwrap();
         let found = cells.iter().find(|cell| cell["n_ctx"] == n_ctx && cell["cache_type"] == codec);
@@ -58,7 +58,7 @@ fn eight_billion_weights_on_a_card_that_is_not_here() {
         - long["devices"][0]["margin_bytes"].as_u64().unwrap();
     assert_eq!(cell(&plan, 131_072, "turboquant")["bytes"], total);
 
-    // The longest context fits, the next page does not, and the best is that of f16.
+    // The longest context fits, one more page does not, and the best plan uses f16.
     let longest = plan["longest"].as_array().unwrap();
     let of = |codec: &str| {
         longest.iter().find(|one| one["cache_type"] == codec).unwrap()["n_ctx"].as_u64().unwrap()
@@ -71,7 +71,7 @@ fn eight_billion_weights_on_a_card_that_is_not_here() {
     assert_eq!((best["cache_type_k"].as_str(), best["resident_layers"].is_null()), (Some("f16"), true));
     assert!((0..256).contains(&(of("f16") - best["n_ctx"].as_u64().unwrap())), "{best}");
 
-    // The same for people, and where it is short.
+    // The text output, with enough memory and with too little.
     let text = ok(&sterna(dir.path(), &[&["plan"], &args[..]].concat()));
     for word in [
         "layers (i2_s)",
@@ -93,11 +93,11 @@ fn eight_billion_weights_on_a_card_that_is_not_here() {
     assert_eq!(four["devices"][0]["kv_bytes"], 4 * bytes("kv_bytes"));
 }
 
-/// Mistral Small 24B, Qwen2.5 32B, Qwen3 32B and Llama 70B, whose feed-forward rows as floats are longer than
-/// the shared memory of a GeForce.
+/// Mistral Small 24B, Qwen2.5 32B, Qwen3 32B and Llama 70B, whose FFN rows in f32 do not fit in the shared
+/// memory of a GeForce.
 #[cfg(feature = "cuda")]
 #[test]
-fn long_rows_fit_a_card() {
+fn long_ffn_rows_fit_a_gpu() {
     let dir = tempfile::tempdir().unwrap();
     for (dim, ffn_dim, heads) in
         [("5120", "32768", "32"), ("5120", "27648", "40"), ("5120", "25600", "64"), ("8192", "28672", "64")]
@@ -112,25 +112,25 @@ fn long_rows_fit_a_card() {
     }
 }
 
-/// A step takes at least as long as its bytes take from the card's memory, or over the link.
+/// A step takes at least as long as reading its bytes from GPU memory or over the link.
 #[cfg(feature = "cuda")]
 #[test]
-fn how_fast_a_card_is_at_most_and_which_layers_are_streamed_to_it() {
+fn plan_bounds_speed_and_chooses_streamed_layers() {
     let dir = tempfile::tempdir().unwrap();
-    let model = hollow(dir.path(), "bitnet-8b");
+    let model = write_sparse(dir.path(), "bitnet-8b");
     let args = ["-m", &model, "--card", "rtx 5080", "-c", "4096"];
     let with = |more: &[&str]| json(dir.path(), &[&args[..], more].concat());
     let near = |got: &Json, want: f64| (got.as_f64().unwrap() / want - 1.0).abs() < 0.01;
     let whole = with(&[]);
     let device = &whole["devices"][0];
-    // Embedding and head are one table, of which the embedding reads a row.
+    // Embedding and output head share one table, of which the embedding reads one row.
     let read = device["weights_bytes"].as_f64().unwrap() + device["kv_bytes"].as_f64().unwrap();
     assert!(near(&whole["bound"]["decode"], 960e9 / read), "{}", whole["bound"]);
     assert!(whole["streamed"].is_null());
     // 32 layers of 4 square matrices of 4096 with a quarter of the KV heads, and 3 of 14336 x 4096.
     let macs = 32.0 * 4096.0 * (4096.0 * 2.5 + 3.0 * 14336.0);
     let prompt = whole["bound"]["prompt"].as_f64().unwrap() * 2.0 * macs;
-    assert!((0.95..1.0).contains(&(prompt / 450e12)), "{prompt:e} operations a second");
+    assert!((0.95..1.0).contains(&(prompt / 450e12)), "{prompt:e} operations/s");
 
     let small = with(&["--vram", "2500MiB"]);
     assert_eq!((small["fits"].as_bool(), small["best"].is_null()), (Some(false), true));
@@ -141,26 +141,26 @@ fn how_fast_a_card_is_at_most_and_which_layers_are_streamed_to_it() {
     assert_eq!(host * 32, layers.unwrap()["bytes"].as_u64().unwrap() * n, "{streamed}");
     assert!(near(&streamed["bound"]["decode"], 56.3e9 / host as f64), "{streamed}");
     let of = |field: &str| streamed["device"][field].as_u64().unwrap();
-    // This processor, which is measured, has to read the layers that are not on the card.
+    // The CPU, which is measured, reads the layers that are not on the GPU.
     let processor = &streamed["processor"];
     let [memory, ops, decode] = ["memory_bytes", "ops", "decode"].map(|of| processor[of].as_f64().unwrap());
     let shared = of("shared_bytes");
-    // A scale and room behind the codes of each matrix are in a file alone.
+    // Only the file has a scale and padding after the codes of each matrix.
     assert!((host..=host + 7 * 32 * n).contains(&shared), "{shared} in the file, {host} in memory");
     assert!(decode > 0.0 && decode <= 1.001 * memory / shared as f64 && ops > 0.0, "{processor}");
     assert!(processor["min_batch"].as_u64().is_some_and(|n| n < 512), "{processor}");
     assert!(whole["processor"].is_null());
     assert!(of("total_bytes") - of("margin_bytes") <= 2500 << 20);
-    // So does what the user leaves to the processor, wherever the plan is made.
-    let mixture = hollow(dir.path(), "qwen3-30b-a3b");
+    // Weights that the user leaves to the CPU are not on the GPU, with or without a GPU in this machine.
+    let mixture = write_sparse(dir.path(), "qwen3-30b-a3b");
     for left in [&["-ot", "ffn_.*_exps=CPU"][..], &["--cpu-moe"], &["-ngl", "0"]] {
         let args = [&["-m", &mixture, "--vram", "16G", "-c", "4096"], left].concat();
         let plan = json(dir.path(), &args);
         assert_eq!((plan["backend"].as_str(), &plan["fits"]), (Some("cuda"), &true.into()), "{left:?}");
         assert!(plan["devices"][0]["weights_bytes"].as_u64().unwrap() < 8 << 30, "{left:?}: {plan}");
     }
-    // One more layer on the card would not leave what is to stay free, a 32nd, of what a context of 84
-    // multiprocessors and six recorded graphs leave.
+    // One more layer on the GPU would use the reserve, which is 1/32 of the memory that is left by the CUDA
+    // context of 84 multiprocessors and six captured graphs.
     let stay = ["-ngl".to_owned(), (32 - n + 1).to_string()];
     let more = with(&["--vram", "2500MiB", &stay[0], &stay[1]]);
     let bytes = ["weights_bytes", "kv_bytes", "buffers_bytes"];
@@ -175,7 +175,7 @@ fn how_fast_a_card_is_at_most_and_which_layers_are_streamed_to_it() {
     ] {
         assert!(text.contains(word), "`{word}` is not in: {text}");
     }
-    // Which way decoding and prompts go, and why; or what was chosen.
+    // How decode and prefill run and why, or what the flag chose.
     let with = |choice: &str| {
         let more = ["--vram", "2500MiB", "--op-offload-min-batch", choice];
         ok(&sterna(dir.path(), &[&["plan"], &args[..], &more].concat()))
@@ -207,9 +207,9 @@ fn how_fast_a_card_is_at_most_and_which_layers_are_streamed_to_it() {
 }
 
 #[test]
-fn the_processor_of_this_machine() {
+fn plan_for_the_cpu_of_this_machine() {
     let dir = tempfile::tempdir().unwrap();
-    let model = hollow(dir.path(), "tiny");
+    let model = write_sparse(dir.path(), "tiny");
     let plan = json(dir.path(), &["-m", &model, "--backend", "cpu", "-ctk", "q8_0"]);
     assert_eq!(
         (plan["backend"].as_str(), plan["contexts"][0]["cache_type"].as_str()),
@@ -218,8 +218,8 @@ fn the_processor_of_this_machine() {
     assert_eq!(plan["devices"][0]["overhead"], Json::Array(Vec::new()));
     assert_eq!(plan["model"]["n_ctx_train"], 512);
     assert_eq!(plan["best"]["cache_type_k"], "q8_0");
-    // Layers that do not stay in memory are no memory, but for a few pieces of them.
-    let larger = hollow(dir.path(), "bitnet-8b");
+    // Layers that are read in every step take no memory, apart from a few slots.
+    let larger = write_sparse(dir.path(), "bitnet-8b");
     let of =
         |layers: &str| json(dir.path(), &["-m", &larger, "--resident-layers", layers])["devices"][0].clone();
     let [all, four] = [of("all"), of("4")];
@@ -230,13 +230,13 @@ fn the_processor_of_this_machine() {
     assert!((24 << 20..33 << 20).contains(&slots), "{slots}");
     let text = ok(&sterna(dir.path(), &["plan", "-m", &larger, "--resident-layers", "none"]));
     assert!(text.contains("weights read in every step"), "{text}");
-    // A model without weights is one to plan with.
+    // `--no-weights` does not overwrite a file.
     let there = sterna(dir.path(), &["synth", "--preset", "tiny", "--no-weights", &model]);
     assert!(String::from_utf8_lossy(&there.stderr).contains("already exists"));
 }
 
 #[test]
-fn what_cannot_be_planned_says_why() {
+fn plan_errors_say_why() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("text.gguf"), "no model, but text").unwrap();
     let refused = |args: &[&str], words: &[&str]| {
@@ -252,7 +252,7 @@ fn what_cannot_be_planned_says_why() {
     refused(&["--vram", "16"], &["--vram", "a size with a unit"]);
     refused(&["--vram", "999T"], &["999T is out of range", "16384.00 GiB"]);
     refused(&["--vram", "16G", "--device", "0"], &["cannot be used with"]);
-    let model = hollow(dir.path(), "qwen3moe-small");
+    let model = write_sparse(dir.path(), "qwen3moe-small");
     if cfg!(feature = "cuda") {
         refused(&["-m", &model, "--card", "geforce 256"], &["--card", "`geforce 256`", "RTX 5080"]);
         refused(&["-m", &model, "--vram", "16G", "--backend", "cpu"], &["leave out --backend cpu"]);
@@ -260,22 +260,22 @@ fn what_cannot_be_planned_says_why() {
     }
 }
 
-/// Gemma 3 1B: 26 layers of one head of 256, of which every sixth sees all positions and the others 512.
+/// Gemma 3 1B: 26 layers with one KV head of 256. Every sixth layer sees all positions, the others see 512.
 #[test]
-fn sliding_layers_keep_their_window_or_with_swa_full_everything() {
+fn plan_sizes_sliding_windows_and_swa_full() {
     let dir = tempfile::tempdir().unwrap();
-    let model = hollow(dir.path(), "gemma-3-1b");
+    let model = write_sparse(dir.path(), "gemma-3-1b");
     let kv_bytes = |more: &[&str]| {
         let args = [&["-m", &model, "--backend", "cpu", "-c", "32768"], more].concat();
         json(dir.path(), &args)["devices"][0]["kv_bytes"].as_u64().unwrap()
     };
     let layer = |positions: u64| 256 * 2 * 2 * positions;
     assert_eq!(kv_bytes(&["--swa-full"]), 26 * layer(32768));
-    // A window lies in whole pages, and what a step adds lies beside it.
+    // A window takes whole pages, plus pages for the tokens of a step.
     let sliding = kv_bytes(&[]).checked_sub(4 * layer(32768)).unwrap();
     assert!((22 * layer(512)..22 * layer(2048)).contains(&sliding), "{sliding}");
 
-    // Windows of 24, which a text of 150 tokens leaves behind.
+    // Windows of 24, which a text of 150 tokens exceeds.
     let Some(model) = support::golden("gemma3/tiny-f16.gguf") else { return };
     let said = |more: &[&str]| {
         let args = ["run", "-m", model.to_str().unwrap(), "--backend", "cpu", "-p", "You may", "-n", "150"];

@@ -1,4 +1,4 @@
-//! The program as a user starts it, and what came of it.
+//! Runs the program as a user does, and checks its output.
 #![cfg(feature = "cli")]
 
 use std::fs;
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use assert_cmd::Command;
 
-/// The program, which is ended after five minutes.
+/// The program, killed after five minutes.
 pub fn command() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_sterna"));
     command.timeout(Duration::from_secs(300));
@@ -27,7 +27,7 @@ pub fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-/// What a command that succeeded wrote to stdout and to stderr.
+/// Stdout and stderr of a command that has to succeed.
 #[track_caller]
 pub fn succeeded(output: &Output) -> (String, String) {
     let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
@@ -35,19 +35,19 @@ pub fn succeeded(output: &Output) -> (String, String) {
     (stdout, stderr)
 }
 
-/// What a command that succeeded wrote to stdout.
+/// Stdout of a command that has to succeed.
 #[track_caller]
 pub fn ok(output: &Output) -> String {
     succeeded(output).0
 }
 
-/// The message of a command that ended with 1.
+/// Stderr of a command that has to exit with status 1 and print all `words`.
 #[track_caller]
 pub fn refused(output: &Output, words: &[&str]) -> String {
     ended_with(output, 1, words)
 }
 
-/// The message of a command that failed: with 1, or with 2 for a flag that is wrong.
+/// Stderr of a command that has to exit with `status` and print all `words`. Wrong flags give status 2.
 #[track_caller]
 pub fn ended_with(output: &Output, status: i32, words: &[&str]) -> String {
     let stderr = text(&output.stderr);
@@ -61,7 +61,7 @@ pub fn golden(path: &str) -> String {
     support::golden(path).expect("is in tests/data").into_os_string().into_string().unwrap()
 }
 
-/// The names in a folder, in order.
+/// The file names in a folder, sorted.
 pub fn files(dir: &Path) -> Vec<String> {
     let names = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let mut names: Vec<String> = names.collect();

@@ -8,7 +8,7 @@ use sterna::gguf::{Gguf, GgufWriter, Metadata};
 
 use super::program::{ended_with, files, ok, sterna_in as sterna};
 
-/// A folder with `in.gguf`, a small model of f32 weights that runs.
+/// A folder with `in.gguf`, a small runnable model with f32 weights.
 fn with_model() -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     ok(&sterna(dir.path(), &["synth", "--type", "f32", "--head-type", "f32", "in.gguf"]));
@@ -16,7 +16,7 @@ fn with_model() -> tempfile::TempDir {
 }
 
 #[test]
-fn a_real_valued_model_becomes_a_ternary_one_that_runs() {
+fn quantize_makes_a_runnable_ternary_model() {
     let dir = with_model();
     let report = ok(&sterna(dir.path(), &["quantize", "in.gguf", "out.gguf", "I2_S"]));
     let lines: Vec<&str> = report.lines().collect();
@@ -29,7 +29,7 @@ fn a_real_valued_model_becomes_a_ternary_one_that_runs() {
         lines[26].starts_with("25 tensors, ") && lines[26].contains(&format!(", {bytes} bytes now")),
         "{report}"
     );
-    // synth's weights are ternary, and so the same in both files.
+    // The weights of synth are ternary, so both files have the same.
     let row = |file: &str| {
         let tensor = Gguf::open(&dir.path().join(file)).unwrap().tensor("blk.1.ffn_up.weight").unwrap();
         let mut row = vec![f32::NAN; tensor.cols];
@@ -43,7 +43,7 @@ fn a_real_valued_model_becomes_a_ternary_one_that_runs() {
 }
 
 #[test]
-fn the_type_is_said_either_way_and_once() {
+fn type_is_given_once_by_flag_or_position() {
     let dir = with_model();
     ok(&sterna(dir.path(), &["quantize", "in.gguf", "a.gguf", "q8_0", "-t", "1"]));
     ok(&sterna(dir.path(), &["quantize", "--type", "Q8_0", "--threads", "2", "in.gguf", "b.gguf"]));
@@ -58,7 +58,7 @@ fn the_type_is_said_either_way_and_once() {
 }
 
 #[test]
-fn heads_have_their_own_types_and_misfits_are_named() {
+fn heads_have_own_types_and_fallbacks_are_noted() {
     let dir = with_model();
     let types = |args: &[&str]| {
         let output = sterna(dir.path(), &[&["quantize", "--force", "in.gguf", "out.gguf"], args].concat());
@@ -74,7 +74,7 @@ fn heads_have_their_own_types_and_misfits_are_named() {
     let (embd, output, _) =
         types(&["tq2_0", "--token-embedding-type", "q8_0", "--output-tensor-type", "f32"]);
     assert_eq!((&embd[..], &output[..]), ("q8_0", "f32"));
-    // 384 columns are no whole number of blocks of 256.
+    // 384 columns are not a multiple of the block of 256.
     let shape = ["--dim", "384", "--ffn-dim", "512", "--heads", "3", "--kv-heads", "1", "--force"];
     ok(&sterna(dir.path(), &[&["synth", "--type", "f16", "in.gguf"], &shape[..]].concat()));
     let (.., notes) = types(&["tq2_0"]);
@@ -85,11 +85,11 @@ fn heads_have_their_own_types_and_misfits_are_named() {
 }
 
 #[test]
-fn nothing_is_left_behind_where_it_fails() {
+fn failed_quantize_leaves_no_files() {
     let dir = with_model();
     let quantize = |args: &[&str]| sterna(dir.path(), &[&["quantize"], args, &["i2_s"]].concat());
     let before = fs::read(dir.path().join("in.gguf")).unwrap();
-    // The input under its name, and under others.
+    // The input under its own name, and under other names.
     ended_with(&quantize(&["in.gguf", "in.gguf", "--force"]), 1, &["in.gguf", "is the input"]);
     fs::create_dir(dir.path().join("sub")).unwrap();
     ended_with(&quantize(&["in.gguf", "sub/../in.gguf", "--force"]), 1, &["is the input"]);
@@ -100,11 +100,11 @@ fn nothing_is_left_behind_where_it_fails() {
         fs::remove_file(dir.path().join("link.gguf")).unwrap();
     }
     fs::remove_dir(dir.path().join("sub")).unwrap();
-    assert!(fs::read(dir.path().join("in.gguf")).unwrap() == before, "the input was touched");
+    assert!(fs::read(dir.path().join("in.gguf")).unwrap() == before, "the input has changed");
 
-    fs::write(dir.path().join("there.gguf"), "dear to somebody").unwrap();
+    fs::write(dir.path().join("there.gguf"), "the user's data").unwrap();
     ended_with(&quantize(&["in.gguf", "there.gguf"]), 1, &["there.gguf already exists", "--force"]);
-    assert_eq!(fs::read(dir.path().join("there.gguf")).unwrap(), b"dear to somebody");
+    assert_eq!(fs::read(dir.path().join("there.gguf")).unwrap(), b"the user's data");
     ended_with(&quantize(&["none.gguf", "out.gguf"]), 1, &["none.gguf: cannot open"]);
     ended_with(&quantize(&["in.gguf", "none/out.gguf"]), 1, &["none"]);
     ended_with(&quantize(&["there.gguf", "out.gguf"]), 1, &["there.gguf: not a GGUF file"]);
@@ -117,7 +117,7 @@ fn nothing_is_left_behind_where_it_fails() {
         &["there.gguf", "is already q8_0", "--allow-requantize"],
     );
 
-    // A weight in the last matrix that is not a number: most of the file is written by then.
+    // A NaN in the last matrix, when most of the file is written.
     let mut broken = before.clone();
     let gguf = Gguf::open(&dir.path().join("in.gguf")).unwrap();
     let place = gguf.find("blk.1.ffn_down.weight").unwrap().start as usize;
@@ -133,7 +133,7 @@ fn nothing_is_left_behind_where_it_fails() {
 
 /// A sparse input whose output is twice the free space of the disk.
 #[test]
-fn a_disk_that_is_too_small_is_refused_before_anything_is_written() {
+fn quantize_checks_disk_space_before_writing() {
     const COLS: usize = 1 << 20;
     let dir = tempfile::tempdir().unwrap();
     let free = fs4::available_space(dir.path()).unwrap() as usize;
@@ -155,7 +155,7 @@ fn a_disk_that_is_too_small_is_refused_before_anything_is_written() {
 }
 
 #[test]
-fn split_models_become_one_file() {
+fn quantize_joins_split_models() {
     let dir = with_model();
     let gguf = Gguf::open(&dir.path().join("in.gguf")).unwrap();
     let (front, back) = gguf.tensors().split_at(11);
@@ -182,23 +182,23 @@ fn split_models_become_one_file() {
     );
 }
 
-/// Gate and up of Q4_K, down and values' layers of Q6_K in some layers.
+/// Gate and up are Q4_K; down and V are Q6_K in some layers.
 #[cfg(feature = "simt")]
 #[test]
-fn a_mix_says_on_cuda_what_it_says_on_the_cpu() {
+fn mix_gives_the_same_text_on_cuda_and_cpu() {
     let dir = with_model();
     ok(&sterna(dir.path(), &["quantize", "in.gguf", "out.gguf", "Q4_K_M"]));
     let said = ["cpu", "cuda-simt"].map(|backend| {
         let args =
             ["run", "-m", "out.gguf", "--backend", backend, "-p", "You may", "-n", "12", "--temp", "0"];
-        // By default only the CPU rounds inputs.
+        // By default only the CPU quantises activations.
         ok(&sterna(dir.path(), &[&args[..], &["--act-type", "trained"]].concat()))
     });
     assert!(!said[0].trim().is_empty() && said[0] == said[1], "{said:?}");
 }
 
 #[test]
-fn mixes_are_chosen_shown_and_named() {
+fn mixes_are_planned_written_and_inspected() {
     let dir = with_model();
     let plan = ok(&sterna(dir.path(), &["quantize", "--dry-run", "--type", "q4_k_m", "in.gguf"]));
     assert_eq!(files(dir.path()), ["in.gguf"], "--dry-run wrote something");
@@ -209,7 +209,7 @@ fn mixes_are_chosen_shown_and_named() {
     };
     assert_eq!(line(&plan, "output.weight"), ["output.weight", "[640,", "256]", "f32", "q6_k", "134400"]);
     let made = ok(&sterna(dir.path(), &["quantize", "in.gguf", "out.gguf", "Q4_K_M"]));
-    // What was planned is what was done, but for the errors.
+    // The result is as planned, with an error in the last column.
     assert_eq!(line(&made, "output.weight")[..6], line(&plan, "output.weight"));
     assert_eq!(plan.lines().last(), made.lines().last());
     let inspected = ok(&sterna(dir.path(), &["inspect", "out.gguf"]));
@@ -267,7 +267,7 @@ fn mixes_are_chosen_shown_and_named() {
 }
 
 #[test]
-fn an_importance_matrix_is_made_and_used() {
+fn imatrix_is_written_and_used_by_quantize() {
     let dir = with_model();
     let text = "The quick brown fox jumps over the lazy dog. ".repeat(30);
     fs::write(dir.path().join("text.txt"), text).unwrap();

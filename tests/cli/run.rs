@@ -13,7 +13,7 @@ fn run(args: &[&str]) -> Output {
     command().args(["run", "-t", "1", "-c", "128", "-m", &model()]).args(args).output().unwrap()
 }
 
-/// One message on stderr, nothing on stdout.
+/// The command has to fail with one message on stderr and nothing on stdout.
 #[track_caller]
 fn refused(output: &Output, words: &[&str]) {
     let stderr = super::program::refused(output, words);
@@ -22,7 +22,7 @@ fn refused(output: &Output, words: &[&str]) {
 }
 
 #[test]
-fn text_on_stdout_and_timings_on_stderr() {
+fn run_prints_text_to_stdout_and_timings_to_stderr() {
     let output = run(&["-p", "You may copy", "-n", "12", "--seed", "3"]);
     let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
     assert!(output.status.success(), "{stderr}");
@@ -33,10 +33,10 @@ fn text_on_stdout_and_timings_on_stderr() {
     assert_eq!(output.stdout, run(&["-p", "You may copy", "-n", "12", "--seed", "3"]).stdout);
 }
 
-/// As `sterna run > log 2>&1` has it.
+/// As with `sterna run > log 2>&1`.
 #[cfg(unix)]
 #[test]
-fn statistics_have_lines_of_their_own_where_both_go_to_one_file() {
+fn statistics_start_on_a_new_line_in_a_shared_log() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("log");
     let log = std::fs::File::create(&path).unwrap();
@@ -48,7 +48,7 @@ fn statistics_have_lines_of_their_own_where_both_go_to_one_file() {
 }
 
 #[test]
-fn a_random_seed_is_said_and_gives_the_text_again() {
+fn printed_seed_reproduces_the_text() {
     let first = run(&["-p", "You may", "-n", "8", "--temp", "2"]);
     let stderr = text(&first.stderr);
     let seed = stderr.rsplit("seed ").next().unwrap().trim();
@@ -56,7 +56,7 @@ fn a_random_seed_is_said_and_gives_the_text_again() {
 }
 
 #[test]
-fn the_prompt_may_come_from_a_flag_a_file_or_stdin() {
+fn prompt_comes_from_flag_file_or_stdin() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("prompt.txt");
     std::fs::write(&file, "You may\ncopy\n").unwrap();
@@ -75,9 +75,9 @@ fn the_prompt_may_come_from_a_flag_a_file_or_stdin() {
     assert!(text(&verbatim.stderr).contains("prompt:") && verbatim.stdout != flag.stdout);
 }
 
-/// As Windows writes it: a byte order mark before it, CRLF behind its lines.
+/// As written on Windows, with a byte order mark and CRLF line ends.
 #[test]
-fn text_of_windows_is_the_same_text() {
+fn windows_prompt_files_give_the_same_text() {
     let dir = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| {
         let path = dir.path().join(name);
@@ -104,7 +104,7 @@ fn text_of_windows_is_the_same_text() {
         .output()
         .unwrap();
     assert_eq!(piped.stdout, plain.stdout);
-    // What is scored, and what is only tokenised, stays as it is, and says so.
+    // `perplexity` and `tokenize` take the text as it is, and print a warning.
     let long = write("long", &format!("\u{feff}{}", "You may copy and distribute it.\r\n".repeat(20)));
     for args in [&["perplexity", "-c", "16", "--chunks", "2", "-t", "1"][..], &["tokenize"]] {
         let said = command().args(args).args(["-m", &model(), "-f", &long]).output().unwrap();
@@ -120,7 +120,7 @@ fn text_of_windows_is_the_same_text() {
 }
 
 #[test]
-fn a_prompt_that_was_kept_is_not_computed_again() {
+fn prompt_cache_skips_prefill() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("prompt.cache");
     let file = file.to_str().unwrap();
@@ -129,7 +129,7 @@ fn a_prompt_that_was_kept_is_not_computed_again() {
     let plain = run(&greedy);
     let cached = |more: &[&str]| run(&[&greedy[..], &["--prompt-cache", file], more].concat());
     refused(&cached(&["--prompt-cache-ro"]), &[file, "No such file"]);
-    assert!(!text(&cached(&[]).stderr).contains("prompt cache:"), "there was none");
+    assert!(!text(&cached(&[]).stderr).contains("prompt cache:"), "the cache file did not exist");
     let kept = std::fs::read(file).unwrap();
     let again = cached(&[]);
     let stderr = text(&again.stderr);
@@ -137,14 +137,14 @@ fn a_prompt_that_was_kept_is_not_computed_again() {
     assert!(stderr.contains("prompt cache: reused") && fed.trim().starts_with("1 tokens"), "{stderr}");
     assert_eq!((&plain.stdout, &kept), (&again.stdout, &std::fs::read(file).unwrap()));
 
-    // Another prompt with the same beginning, which is left as it is, and then not.
+    // A longer prompt with the same prefix: first the cache file is read-only, then it is updated.
     let longer =
         |how| run(&["-p", &format!("{prompt} under"), "-n", "4", "--temp", "0", "--prompt-cache", file, how]);
     let uncached = run(&["-p", &format!("{prompt} under"), "-n", "4", "--temp", "0"]);
     assert_eq!(longer("--prompt-cache-ro").stdout, uncached.stdout);
     assert_eq!(kept, std::fs::read(file).unwrap());
     assert_eq!(longer("--prompt-cache-all").stdout, uncached.stdout);
-    assert!(std::fs::read(file).unwrap().len() > kept.len(), "more tokens, and what was generated");
+    assert!(std::fs::read(file).unwrap().len() > kept.len(), "the new tokens are added");
 
     refused(&cached(&["--kv-cache-type", "q8_0"]), &[file, "keys as f16, and this engine has q8_0"]);
     std::fs::write(file, &kept[..kept.len() - 1]).unwrap();
@@ -154,7 +154,7 @@ fn a_prompt_that_was_kept_is_not_computed_again() {
 }
 
 #[test]
-fn continuations_of_one_prompt() {
+fn parallel_continuations_match_single_runs() {
     let base = ["-p", "You may copy", "-n", "12"];
     let alone = |seed: &str| text(&run(&[&base[..], &["--seed", seed]].concat()).stdout);
     let three = run(&[&base[..], &["--seed", "3", "-np", "3"]].concat());
@@ -172,9 +172,9 @@ fn continuations_of_one_prompt() {
     assert_eq!(run(&["-p", "You", "-np", "2", "--prompt-cache", "x"]).status.code(), Some(2));
 }
 
-/// Drafts of n-grams and of a model, whose flags are llama.cpp's.
+/// N-gram drafts and drafts of a model, with llama.cpp's flags.
 #[test]
-fn drafts_give_the_same_text() {
+fn drafts_do_not_change_the_text() {
     let model = model();
     let base = ["-p", "You may copy. You may copy. You may", "-n", "60", "--seed", "3", "--ignore-eos"];
     let run = |more: &[&str]| run(&[&base[..], more].concat());
@@ -203,14 +203,14 @@ fn drafts_give_the_same_text() {
 }
 
 #[test]
-fn a_stop_string_and_a_limit_end_the_text() {
+fn stop_strings_and_limits_end_the_text() {
     let whole = text(&run(&["-p", "You may", "-n", "20", "--seed", "5", "--ignore-eos"]).stdout);
     let middle: String = whole.chars().skip(6).take(4).collect();
     let output =
         run(&["-p", "You may", "-n", "20", "--seed", "5", "--ignore-eos", "--no-escape", "--stop", &middle]);
     assert_eq!(text(&output.stdout), whole[..whole.find(&middle).unwrap()]);
     assert!(text(&output.stderr).contains("a stop string was met"));
-    // A model that says nothing but one control token.
+    // A model that generates only one control token.
     let control = run(&["-p", "You", "-n", "9", "-l", "636+1000000", "--stop", "<|begin_of_text|>"]);
     let stderr = text(&control.stderr);
     assert!(control.stdout.is_empty() && stderr.contains("a stop string was met"), "{stderr}");
@@ -219,14 +219,14 @@ fn a_stop_string_and_a_limit_end_the_text() {
 }
 
 #[test]
-fn a_full_context_ends_the_text_with_a_word() {
+fn full_context_ends_the_text_with_a_note() {
     let output = run(&["-p", "You may", "-c", "16", "--ignore-eos"]);
     assert!(output.status.success());
     assert!(text(&output.stderr).contains("the context is full"), "{}", text(&output.stderr));
 }
 
 #[test]
-fn sampling_flags_as_llama_cpp_spells_them() {
+fn run_accepts_llama_cpp_sampling_flags() {
     let flags = [
         "--n-predict",
         "4",
@@ -270,9 +270,9 @@ fn sampling_flags_as_llama_cpp_spells_them() {
 }
 
 #[test]
-fn without_a_model_it_says_what_to_give() {
+fn run_without_a_model_says_what_to_pass() {
     if sterna::demo::model().is_some() {
-        // Then that one is taken: tests/cli/demo.rs.
+        // Then the demo model is used, see tests/cli/demo.rs.
         return;
     }
     let output = command().args(["run", "-p", "Hello"]).output().unwrap();
@@ -280,7 +280,7 @@ fn without_a_model_it_says_what_to_give() {
 }
 
 #[test]
-fn files_that_cannot_be_run() {
+fn run_rejects_invalid_model_files() {
     let dir = tempfile::tempdir().unwrap();
     let bytes = std::fs::read(model()).unwrap();
     let write = |name: &str, bytes: &[u8]| {
@@ -297,7 +297,7 @@ fn files_that_cannot_be_run() {
         &with(&write("short.gguf", &bytes[..bytes.len() - 1000])),
         &["short.gguf: incomplete: ", " bytes; download it again"],
     );
-    // Its descriptions are there.
+    // The metadata of a truncated file can still be read.
     let short = write("short.gguf", &bytes[..bytes.len() - 1000]);
     for args in [
         &["inspect", &short][..],
@@ -321,7 +321,7 @@ fn files_that_cannot_be_run() {
 }
 
 #[test]
-fn flags_that_make_no_sense() {
+fn run_rejects_invalid_flags() {
     for flag in ["--kv-cache-type", "--cache-type-k", "-ctv"] {
         let long = if flag == "-ctv" { "--cache-type-v" } else { flag };
         ended_with(&run(&["-p", "a", flag, "f8"]), 2, &[long, "want one of f16, f32, q8_0", "got f8"]);
@@ -348,7 +348,7 @@ fn flags_that_make_no_sense() {
 
 #[cfg(unix)]
 #[test]
-fn a_closed_pipe_ends_it_quietly_and_a_full_disk_is_an_error() {
+fn closed_pipe_is_quiet_and_full_disk_is_an_error() {
     let spawn = |stdout: Stdio| {
         std::process::Command::new(env!("CARGO_BIN_EXE_sterna"))
             .args(["run", "-t", "1", "-c", "128", "--ignore-eos", "-p", "You may", "-m", &model()])
@@ -373,7 +373,7 @@ fn a_closed_pipe_ends_it_quietly_and_a_full_disk_is_an_error() {
 
 #[cfg(unix)]
 #[test]
-fn ctrl_c_ends_it_with_the_statistics() {
+fn ctrl_c_ends_run_with_statistics() {
     use std::io::Read;
     let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_sterna"))
         .args(["run", "-t", "1", "-c", "100000", "--ignore-eos", "-p", "You may", "-m", &model()])
@@ -381,7 +381,7 @@ fn ctrl_c_ends_it_with_the_statistics() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // The first piece shows that it is generating.
+    // The first byte shows that generation has started.
     let mut stdout = child.stdout.take().unwrap();
     stdout.read_exact(&mut [0]).unwrap();
     let drain = std::thread::spawn(move || stdout.read_to_end(&mut Vec::new()));
@@ -394,9 +394,9 @@ fn ctrl_c_ends_it_with_the_statistics() {
     assert!(stderr.contains("generation:") && stderr.contains("interrupted"), "{stderr}");
 }
 
-/// `-ngl` as llama.cpp's users type it: no layers on a card are all on the processor, and some want a card.
+/// `-ngl` as in llama.cpp: 0 runs on the CPU, more needs a GPU.
 #[test]
-fn layers_on_a_card_choose_the_backend() {
+fn gpu_layers_choose_the_backend() {
     let [plain, none] = [&["-p", "Once"][..], &["-p", "Once", "-ngl", "0", "-v"]]
         .map(|args| run(&[args, &["-n", "4", "--temp", "0"]].concat()));
     assert!(none.status.success() && text(&none.stderr).contains(" kernels"), "{}", text(&none.stderr));
@@ -410,10 +410,10 @@ fn layers_on_a_card_choose_the_backend() {
     }
 }
 
-/// The first run on a device of wgpu, software or not, begins with a self-test, and the next one does not.
+/// The first run on a wgpu device, also on a software one, begins with a self-test. The next one does not.
 #[test]
 #[cfg(feature = "wgpu")]
-fn a_device_of_wgpu_is_trusted_after_it_has_proven_itself() {
+fn wgpu_device_is_self_tested_once() {
     if let Err(err) = sterna::backend::open("wgpu", 1) {
         return support::say(format_args!("wgpu: not run: no adapter ({err})"));
     }
@@ -430,11 +430,11 @@ fn a_device_of_wgpu_is_trusted_after_it_has_proven_itself() {
     assert!(!tested(&[]));
 }
 
-/// An option of the processor as of a card, whichever is taken by default. A device of wgpu, which has
-/// no such slots, is hidden.
+/// The CPU and CUDA have this option, so it works on either default. wgpu does not have it, so its devices
+/// are hidden.
 #[test]
 #[cfg(target_os = "linux")]
-fn slots_of_streams_need_no_backend() {
+fn stream_slots_work_on_the_default_backend() {
     let args = ["run", "-t", "1", "-m", &model(), "-p", "Once", "-n", "2", "--stream-slots", "4"];
     let hidden = ["VK_DRIVER_FILES", "VK_ICD_FILENAMES"].map(|name| (name, "/nowhere"));
     let output = command().args(args).envs(hidden).output().unwrap();
@@ -443,7 +443,7 @@ fn slots_of_streams_need_no_backend() {
 
 #[test]
 #[cfg(feature = "grammar")]
-fn a_grammar_says_what_may_be_written() {
+fn grammar_constrains_the_text() {
     let grammar = "root ::= \"yes\" | \"no\"";
     let said = run(&["-p", "Well?", "--grammar", grammar, "-n", "20", "-s", "1"]);
     assert!(said.status.success(), "{}", text(&said.stderr));
@@ -467,7 +467,7 @@ fn a_grammar_says_what_may_be_written() {
 
 #[test]
 #[cfg(feature = "grammar")]
-fn a_grammar_that_cannot_be_used_is_refused() {
+fn invalid_grammars_are_refused() {
     let refuses = |args: &[&str], words: &[&str]| refused(&run(&[&["-p", "a"], args].concat()), words);
     refuses(&["--grammar", "root ::= [z-a]"], &["GBNF", "line 1, column 11"]);
     refuses(&["--grammar", "%llguidance {}\nstart: x"], &["unknown name"]);
@@ -480,7 +480,7 @@ fn a_grammar_that_cannot_be_used_is_refused() {
 }
 
 #[test]
-fn a_file_may_be_read_instead_of_mapped_and_locked() {
+fn load_modes_give_the_same_text() {
     let args = ["-p", "You may copy", "-n", "12", "--temp", "0"];
     let mapped = run(&args);
     assert!(mapped.status.success());
@@ -491,7 +491,7 @@ fn a_file_may_be_read_instead_of_mapped_and_locked() {
     let locked = run(&[&args[..], &["--mlock"]].concat());
     match locked.status.success() {
         true => assert_eq!(locked.stdout, mapped.stdout),
-        // Where the system grants less than the file has.
+        // The system's limit is below the size of the file.
         false => refused(&locked, &["RLIMIT_MEMLOCK", "--mlock"]),
     }
     for how in ["auto", "none", "mmap"] {
@@ -504,9 +504,9 @@ fn a_file_may_be_read_instead_of_mapped_and_locked() {
     }
 }
 
-/// Weights that are read in every step give the same text, and a line says that they are.
+/// Weights that are read in every step give the same text, and a note is printed.
 #[test]
-fn layers_may_be_read_in_every_step() {
+fn streamed_layers_give_the_same_text() {
     let args = ["-p", "You may copy", "-n", "12", "--temp", "0"];
     let mapped = run(&args);
     for how in [&["--resident-layers", "1"][..], &["--resident-layers", "none", "--stream-slots", "1"]] {

@@ -16,7 +16,7 @@ fn with_model() -> tempfile::TempDir {
     dir
 }
 
-/// Name, shape, type and bytes of every tensor, in order.
+/// Name, shape, type id and bytes of every tensor, in file order.
 fn tensors(path: &Path) -> Vec<(String, Vec<usize>, u32, Vec<u8>)> {
     let gguf = Gguf::open(path).unwrap();
     let all = gguf.tensors().iter().map(|info| {
@@ -31,7 +31,7 @@ fn metadata(path: &Path) -> BTreeMap<String, Value> {
 }
 
 #[test]
-fn a_model_in_parts_is_the_same_model_and_merges_again() {
+fn split_model_is_equal_and_merges_back() {
     let dir = with_model();
     let whole = tensors(&dir.path().join("in.gguf"));
     let n = whole.len();
@@ -63,11 +63,11 @@ fn a_model_in_parts_is_the_same_model_and_merges_again() {
             assert_eq!(tensors(&dir.path().join("merged.gguf")), whole);
             let same = fs::read(dir.path().join("merged.gguf")).unwrap()
                 == fs::read(dir.path().join("in.gguf")).unwrap();
-            assert!(same, "the merged file is another one");
+            assert!(same, "the merged file differs");
         }
     }
     assert!(dir.path().join("a-00001-of-00004.gguf").is_file(), "{:?}", files(dir.path()));
-    // The first part of `c` has the metadata alone.
+    // The first part of `c` has only metadata.
     let (stdout, _) = succeeded(&sterna(
         dir.path(),
         &["split", "in.gguf", "c", "--split-max-tensors", "7", "--no-tensor-first-split", "--dry-run"],
@@ -76,7 +76,7 @@ fn a_model_in_parts_is_the_same_model_and_merges_again() {
 }
 
 #[test]
-fn splitting_and_merging_refuse_what_cannot_be() {
+fn split_and_merge_reject_invalid_requests() {
     let dir = with_model();
     succeeded(&sterna(dir.path(), &["split", "in.gguf", "a", "--split-max-tensors", "10"]));
     refused(
@@ -98,7 +98,7 @@ fn splitting_and_merging_refuse_what_cannot_be() {
 }
 
 #[test]
-fn metadata_is_set_copied_and_removed() {
+fn edit_sets_copies_and_removes_metadata() {
     let dir = with_model();
     let (input, out) = (dir.path().join("in.gguf"), dir.path().join("out.gguf"));
     let args = [
@@ -153,9 +153,9 @@ fn metadata_is_set_copied_and_removed() {
     assert_eq!(metadata(&dir.path().join("back.gguf")), before);
 }
 
-/// Keys of YaRN that change nothing are said to change nothing, unless they say what is so anyway.
+/// YaRN keys that are ignored are reported, unless they have the default value.
 #[test]
-fn keys_that_change_nothing_are_said_to() {
+fn ignored_yarn_keys_are_reported() {
     let dir = with_model();
     let Value::Str(arch) = metadata(&dir.path().join("in.gguf"))["general.architecture"].clone() else {
         panic!("the architecture is text")
@@ -176,7 +176,7 @@ fn keys_that_change_nothing_are_said_to() {
 }
 
 #[test]
-fn edits_that_make_no_sense_are_refused_and_leave_nothing() {
+fn invalid_edits_leave_no_file() {
     let dir = with_model();
     let edit = |args: &[&str]| sterna(dir.path(), &[&["edit", "in.gguf", "out.gguf"], args].concat());
     refused(&edit(&["--remove", "no.such.key"]), &["no key no.such.key"]);

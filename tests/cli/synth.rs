@@ -10,7 +10,7 @@ use sterna::tokenizer::{Special, Tokenizer, TokenizerOptions};
 use super::program::{files, ok, refused, sterna_in as sterna};
 
 #[test]
-fn the_same_seed_gives_the_same_file_everywhere() {
+fn synth_is_reproducible_by_seed() {
     let dir = tempfile::tempdir().unwrap();
     let make = |out: &str, more: &[&str]| {
         ok(&sterna(dir.path(), &[&["synth", "--preset", "tiny", out], more].concat()));
@@ -19,7 +19,7 @@ fn the_same_seed_gives_the_same_file_everywhere() {
     let first = make("a.gguf", &[]);
     assert!(first == make("b.gguf", &["--seed", "1"]));
     assert!(first != make("c.gguf", &["--seed", "2"]));
-    // FNV-1a of the file, as first written on x86-64: other machines must agree.
+    // FNV-1a of the file as first written on x86-64. Other machines must write the same.
     const HASH: u64 = 0x6f16_4ccb_bc1d_b15b;
     let hash = first.iter().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
@@ -28,7 +28,7 @@ fn the_same_seed_gives_the_same_file_everywhere() {
 }
 
 #[test]
-fn every_preset_and_type_is_a_model() {
+fn every_preset_and_type_makes_a_model() {
     let dir = tempfile::tempdir().unwrap();
     let small = ["--layers", "1", "--dim", "256", "--ffn-dim", "256", "--heads", "4", "--vocab", "640"];
     for preset in PRESETS.iter().map(|preset| preset.name) {
@@ -56,15 +56,16 @@ fn every_preset_and_type_is_a_model() {
         let mut row = vec![f32::NAN; tensor.cols];
         tensor.ty.decode_row(&tensor.bytes, tensor.rows, 7, &mut row).unwrap();
         let mean_square = row.iter().map(|value| value * value).sum::<f32>() / 512.0;
-        // What keeps activations near 1, within what 512 draws and 4 bits leave. One bit has no 0, which half
-        // of ternary values are: with their mean magnitude in its place, half of the mean square is left.
+        // The scale that keeps activations near 1, within the error of 512 samples and 4 bits. One-bit codes
+        // have no 0, which half of the ternary values are: with the mean magnitude instead, half of the mean
+        // square is left.
         let kept = if ty == "q1_0" { 0.5 } else { 1.0 };
         assert!((0.7..1.4).contains(&(mean_square * 512.0 / kept)), "{ty}: {mean_square}");
     }
 }
 
 #[test]
-fn the_vocabulary_says_any_text() {
+fn synth_vocabulary_encodes_any_text() {
     let dir = tempfile::tempdir().unwrap();
     ok(&sterna(dir.path(), &["synth", "tiny.gguf"]));
     let gguf = Gguf::open(&dir.path().join("tiny.gguf")).unwrap();
@@ -80,7 +81,7 @@ fn the_vocabulary_says_any_text() {
 }
 
 #[test]
-fn synth_leaves_nothing_behind_where_it_fails() {
+fn failed_synth_leaves_no_files() {
     let dir = tempfile::tempdir().unwrap();
     ok(&sterna(dir.path(), &["synth", "tiny.gguf"]));
     let before = fs::read(dir.path().join("tiny.gguf")).unwrap();
@@ -116,14 +117,14 @@ fn synth_leaves_nothing_behind_where_it_fails() {
     refused(&sterna(dir.path(), &["synth", "--preset", "gpt5", "x.gguf"]), &["preset: want one of tiny"]);
     refused(&sterna(dir.path(), &["synth", "none/x.gguf"]), &["none"]);
     assert_eq!(files(dir.path()), ["tiny.gguf"]);
-    assert!(fs::read(dir.path().join("tiny.gguf")).unwrap() == before, "the file was touched");
+    assert!(fs::read(dir.path().join("tiny.gguf")).unwrap() == before, "the file has changed");
     ok(&sterna(dir.path(), &["synth", "--seed", "2", "--force", "tiny.gguf"]));
     assert!(fs::read(dir.path().join("tiny.gguf")).unwrap() != before);
     assert_eq!(files(dir.path()), ["tiny.gguf"]);
 }
 
 #[test]
-fn inspect_shows_what_is_in_a_file() {
+fn inspect_shows_metadata_and_tensors() {
     let dir = tempfile::tempdir().unwrap();
     ok(&sterna(dir.path(), &["synth", "tiny.gguf"]));
     let text = ok(&sterna(dir.path(), &["inspect", "tiny.gguf"]));
@@ -148,9 +149,9 @@ fn inspect_shows_what_is_in_a_file() {
 }
 
 #[test]
-fn inspect_opens_what_cannot_be_run() {
+fn inspect_opens_files_that_cannot_run() {
     let dir = tempfile::tempdir().unwrap();
-    // A tensor of an unknown type, names that would clear the screen, and no model around them.
+    // No model, but a tensor of an unknown type and names that would clear the screen.
     let mut metadata = sterna::gguf::Metadata::default();
     metadata.set("\u{1b}[2Jkey", "\u{1b}[2Jvalue");
     let mut writer = sterna::gguf::GgufWriter::new(metadata).unwrap();

@@ -15,7 +15,7 @@ fn text(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn ids_of_an_argument_a_file_or_stdin() {
+fn tokenize_reads_argument_file_or_stdin() {
     let want = text(&tokenize(&["--ids", "You may copy\n"], b"").stdout);
     assert!(want.starts_with("[636, ") && want.ends_with("]\n"), "{want}");
     assert_eq!(text(&tokenize(&["--ids"], b"You may copy\n").stdout), want);
@@ -23,18 +23,18 @@ fn ids_of_an_argument_a_file_or_stdin() {
     let file = dir.path().join("text");
     std::fs::write(&file, "You may copy\n").unwrap();
     assert_eq!(text(&tokenize(&["--ids", "-f", file.to_str().unwrap()], b"").stdout), want);
-    assert_ne!(text(&tokenize(&["--ids"], b"You may copy").stdout), want, "a newline is a newline");
+    assert_ne!(text(&tokenize(&["--ids"], b"You may copy").stdout), want, "the final newline is tokenised");
 }
 
 #[test]
-fn special_tokens_on_request() {
+fn tokenize_parses_special_tokens_on_request() {
     assert_eq!(text(&tokenize(&["--ids", "--no-bos", "--special", "<|eot_id|>"], b"").stdout), "[638]\n");
     assert!(text(&tokenize(&["--ids", "--no-bos", "<|eot_id|>"], b"").stdout).matches(',').count() > 2);
     assert_eq!(text(&tokenize(&["--ids", "--no-bos"], b"").stdout), "[]\n");
 }
 
 #[test]
-fn a_line_for_each_token() {
+fn tokenize_prints_one_token_per_line() {
     let output = tokenize(&["--special", "the<|eot_id|>"], b"");
     let stdout = text(&output.stdout);
     assert!(stdout.starts_with("   636 -> '<|begin_of_text|>'\n"), "{stdout}");
@@ -43,7 +43,7 @@ fn a_line_for_each_token() {
 }
 
 #[test]
-fn wrong_input_is_one_message() {
+fn tokenize_errors_are_one_message() {
     let cases: [(i32, &[&str], &[u8], &str); 4] = [
         (1, &["--ids"], b"a\xffb", "stdin is not UTF-8 text: invalid utf-8 sequence of 1 bytes from index 1"),
         (1, &["-f", "/nowhere/text"], b"", "/nowhere/text"),
@@ -65,7 +65,7 @@ fn chat(args: &[&str], stdin: &str) -> Output {
 }
 
 #[test]
-fn a_conversation_through_a_pipe() {
+fn chat_works_through_a_pipe() {
     let output =
         chat(&["-n", "8", "-sys", "Be brief.", "-c", "256"], "Hello\n/help\nYou may\\\ncopy\n/exit\nnever\n");
     let stderr = text(&output.stderr);
@@ -73,22 +73,22 @@ fn a_conversation_through_a_pipe() {
     for word in ["using `bitnet`", "/clear", "prompt:", "generation: 16 tokens"] {
         assert!(stderr.contains(word), "`{word}` is not in: {stderr}");
     }
-    // Only what is new is fed: the second turn does not feed the first again.
+    // Only new tokens are prefilled: the second turn does not compute the first again.
     let fed: usize =
         stderr.split("prompt:").nth(1).unwrap().split_whitespace().next().unwrap().parse().unwrap();
-    assert!(fed < 100, "{fed} tokens were fed");
+    assert!(fed < 100, "{fed} tokens were prefilled");
 }
 
-/// A byte order mark before the first line, and CRLF behind each.
+/// A byte order mark before the first line, and CRLF line ends.
 #[test]
-fn lines_of_windows_are_lines() {
+fn chat_accepts_windows_line_ends() {
     let output = chat(&["-n", "4"], "\u{feff}/exit\r\nnever\r\n");
     let stderr = text(&output.stderr);
     assert!(output.status.success() && !stderr.contains("generation"), "{stderr}");
 }
 
 #[test]
-fn a_full_context_forgets_the_oldest_turns() {
+fn full_context_drops_the_oldest_messages() {
     let turns = "What may I copy, and what may I not copy?\n".repeat(4);
     let output = chat(&["-n", "16", "-c", "128"], &turns);
     let stderr = text(&output.stderr);
@@ -99,14 +99,14 @@ fn a_full_context_forgets_the_oldest_turns() {
 }
 
 #[test]
-fn a_template_of_the_users_choice() {
+fn chat_uses_the_given_template() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("template");
     std::fs::write(&file, "{{ raise_exception('not today') }}").unwrap();
     let output = chat(&["--chat-template", file.to_str().unwrap()], "Hello\n");
     assert!(text(&output.stderr).contains("refuses the conversation: not today"), "{}", text(&output.stderr));
     assert_eq!(output.status.code(), Some(1), "no message was answered");
-    // One answer is one.
+    // One answered message is enough for status 0.
     let picky = "{% for message in messages %}{% if message.content == 'No' %}\
                  {{ raise_exception('not today') }}{% endif %}{% endfor %}Hi:";
     std::fs::write(&file, picky).unwrap();

@@ -26,7 +26,7 @@ fn write(dir: &Path, name: &str, bytes: impl AsRef<[u8]>) -> String {
 }
 
 #[test]
-fn logits_of_every_position() {
+fn logits_are_written_for_every_position() {
     let dir = tempfile::tempdir().unwrap();
     let tokens = write(dir.path(), "tokens.txt", "636 1 2 3\n\n636, 9,8\n");
     let out = dir.path().join("out.npy");
@@ -36,14 +36,14 @@ fn logits_of_every_position() {
     ok(&with_model("logits", &[&common[..], &[each.to_str().unwrap(), "--each"]].concat()));
     let (batch, single) = (support::npy(&out), support::npy(&each));
     assert_eq!(batch.shape, [7, 640]);
-    assert!(batch.bytes == single.bytes, "one token at a time gives other logits");
-    // Both sequences begin anew with the same token.
+    assert!(batch.bytes == single.bytes, "single-token steps give different logits");
+    // Both sequences start with the same token.
     let rows = batch.f32s();
     assert_eq!(rows[..640], rows[4 * 640..5 * 640]);
 }
 
 #[test]
-fn logits_refuses_what_it_cannot_do() {
+fn logits_rejects_bad_input() {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("out.npy");
     let out = out.to_str().unwrap();
@@ -61,8 +61,8 @@ fn logits_refuses_what_it_cannot_do() {
     }
     let folder = dir.path().to_str().unwrap();
     refused(&with_model("logits", &["--tokens", &good, "-o", folder]), &[folder, "is a folder"]);
-    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 4, "something was left behind");
-    // A result that was there is still there after a run that fails.
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 4, "a partial file is left");
+    // A run that fails keeps an older result.
     std::fs::write(out, "old").unwrap();
     refused(&with_model("logits", &["--tokens", &beyond, "-o", out]), &["token 640"]);
     assert_eq!(std::fs::read(out).unwrap(), b"old");
@@ -70,7 +70,7 @@ fn logits_refuses_what_it_cannot_do() {
 
 #[cfg(unix)]
 #[test]
-fn what_ctrl_c_interrupts_leaves_no_file() {
+fn ctrl_c_leaves_no_output_file() {
     let dir = tempfile::tempdir().unwrap();
     let ids = write(dir.path(), "ids.txt", "1 2 3 4 5 6 7 8 ".repeat(3000));
     let words = write(dir.path(), "text.txt", "You may copy and distribute verbatim copies. ".repeat(4000));
@@ -86,7 +86,7 @@ fn what_ctrl_c_interrupts_leaves_no_file() {
             .stderr(std::process::Stdio::piped())
             .spawn()
             .unwrap();
-        // The unfinished file shows that it has begun, which is after ctrl-C is listened to.
+        // The unfinished file shows that it has started. The handler of ctrl-C is installed before that.
         let begun = || std::fs::read_dir(dir.path()).unwrap().count() > 2;
         while !begun() {
             assert!(child.try_wait().unwrap().is_none(), "{args:?} ended too soon");
@@ -98,11 +98,11 @@ fn what_ctrl_c_interrupts_leaves_no_file() {
         let stderr = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(130), "{args:?}: {stderr}");
         assert!(stderr.contains("interrupted; no output was written"), "{args:?}: {stderr}");
-        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2, "{args:?} left something behind");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2, "{args:?} left a file");
     }
 }
 
-/// Perplexity over the second halves of chunks, in plain f64 from the logits.
+/// Perplexity over the second halves of the chunks, in plain f64 from the logits.
 fn expected_perplexity(logits: &[f32], chunks: &[Vec<u32>]) -> f64 {
     let (mut nll, mut n, mut row) = (0.0, 0, 0);
     for chunk in chunks {
@@ -119,7 +119,8 @@ fn expected_perplexity(logits: &[f32], chunks: &[Vec<u32>]) -> f64 {
     (nll / f64::from(n)).exp()
 }
 
-/// The perplexity that the command prints, checked against what the logits say of the chunks.
+/// Checks the perplexity that the command prints against the logits. Returns its output and the number of
+/// chunks.
 fn checked_perplexity(text: &str, special: Special, flags: &[&str]) -> (String, usize) {
     let dir = tempfile::tempdir().unwrap();
     let file = write(dir.path(), "text.txt", text);
@@ -144,7 +145,7 @@ fn checked_perplexity(text: &str, special: Special, flags: &[&str]) -> (String, 
 }
 
 #[test]
-fn special_tokens_in_the_text_are_tokens_where_that_is_asked_for() {
+fn perplexity_parses_special_tokens_on_request() {
     let text = "You may copy and distribute copies.<|eot_id|>".repeat(8);
     let (_, as_text) = checked_perplexity(&text, Special::AsText, &[]);
     let (_, parsed) = checked_perplexity(&text, Special::Parse, &["--special"]);
@@ -152,7 +153,7 @@ fn special_tokens_in_the_text_are_tokens_where_that_is_asked_for() {
 }
 
 #[test]
-fn perplexity_is_what_the_logits_say() {
+fn perplexity_matches_the_logits() {
     let dir = tempfile::tempdir().unwrap();
     let text = "You may copy and distribute verbatim copies of the source form of the package. ".repeat(4);
     let file = write(dir.path(), "text.txt", &text);
@@ -180,7 +181,7 @@ fn perplexity_is_what_the_logits_say() {
 }
 
 #[test]
-fn bench_writes_llama_benchs_rows() {
+fn bench_prints_the_rows_of_llama_bench() {
     let args = ["-p", "16", "-n", "4", "-pg", "8,2", "-d", "0,32", "-r", "2", "-t", "1"];
     let table = ok(&with_model("bench", &args));
     for row in ["pp16", "tg4", "pp8+tg2", "pp16 @ d32", "tg4 @ d32", "pp8+tg2 @ d32"] {
@@ -205,7 +206,7 @@ fn bench_writes_llama_benchs_rows() {
     );
     assert_eq!(decode["samples_ts"].as_array().unwrap().len(), 2);
     assert!(decode["bytes_per_s"].as_f64().unwrap() > 0.0);
-    // Its file has no type of its own.
+    // Without a file type in the metadata, the type of the largest matrix is used.
     assert_eq!(decode["model_type"], "bitnet-b1.58 I2_S");
 
     let csv = ok(&with_model("bench", &[&args[..], &["-o", "csv"]].concat()));
@@ -214,7 +215,7 @@ fn bench_writes_llama_benchs_rows() {
 }
 
 #[test]
-fn bench_profiles_stages_and_types_of_weights() {
+fn bench_profiles_stages_per_weight_type() {
     let out =
         with_model("bench", &["--backend", "cpu", "-p", "0", "-n", "4", "-r", "2", "-t", "1", "--profile"]);
     let profile = String::from_utf8(out.stderr.clone()).unwrap();
@@ -224,14 +225,14 @@ fn bench_profiles_stages_and_types_of_weights() {
         let line = profile.lines().find(|line| line.starts_with(&format!("| {kind} |"))).expect(kind);
         line.split('|').map(str::trim).collect()
     };
-    // Two runs of four steps, and two to warm up that do not count.
+    // Two runs of four steps. The two warm-up steps are left out.
     assert_eq!(row("logits f16")[2], "8");
     assert!(row("ffn_in i2_s")[5].parse::<f64>().unwrap() > 0.0, "{profile}");
     assert_eq!(row("sample")[5], "-");
 }
 
 #[test]
-fn batched_bench_writes_llama_batched_benchs_rows() {
+fn batched_bench_prints_the_rows_of_llama_cpp() {
     let args = ["-t", "1", "-npp", "20,70", "-ntg", "3", "-npl", "1,3"];
     let table = ok(&with_model("batched-bench", &args));
     let rows: Vec<Vec<&str>> =
@@ -255,7 +256,7 @@ fn batched_bench_writes_llama_batched_benchs_rows() {
 }
 
 #[test]
-fn bench_refuses_what_it_cannot_do() {
+fn bench_rejects_bad_input() {
     refused(&with_model("bench", &["-p", "0", "-n", "0"]), &["nothing to measure"]);
     if sterna::demo::model().is_none() {
         refused(&sterna(&["bench"]), &["-m FILE"]);
@@ -265,10 +266,10 @@ fn bench_refuses_what_it_cannot_do() {
     assert_eq!(with_model("bench", &["-o", "xml"]).status.code(), Some(2));
 }
 
-/// On the first adapter, where there is one: every codec of the cache has its rows, and its bound.
+/// Every cache type has its rows and its bound, on the first adapter if there is one.
 #[test]
 #[ignore = "thorough: scripts/test --all"]
-fn selftest_goes_over_every_cache_on_wgpu() {
+fn wgpu_selftest_covers_every_cache_type() {
     if !ok(&sterna(&["devices"])).contains("wgpu: 0: ") {
         return support::say(format_args!("wgpu: not run: no adapter"));
     }
@@ -283,11 +284,11 @@ fn selftest_goes_over_every_cache_on_wgpu() {
     }
 }
 
-/// What a card has to pass before its first model; recorded steps of a row append and attend in one kernel
-/// for some caches.
+/// The self-test of a GPU before its first model. Captured steps of one row append and attend in one kernel
+/// for some cache types.
 #[test]
 #[cfg(feature = "simt")]
-fn a_card_passes_its_first_self_test() {
+fn cuda_simt_passes_the_quick_selftest() {
     for codec in ["q8_0", "turboquant", "turboquant-4"] {
         let said = ok(&sterna(&["selftest", "--backend", "cuda-simt", "--quick", codec]));
         assert!(said.ends_with("it computes the same as the CPU\n"), "{codec}: {said}");
@@ -295,11 +296,11 @@ fn a_card_passes_its_first_self_test() {
 }
 
 #[test]
-fn devices_version_help_completions_and_man() {
+fn devices_version_help_completions_and_man_work() {
     let devices = ok(&sterna(&["devices"]));
     assert!(devices.starts_with("cpu: "), "{devices}");
     assert_eq!(devices.contains("cuda: this build has "), NAMES.contains(&"cuda"), "{devices}");
-    // As in a container: libraries of drivers write nothing in between.
+    // As in a container: driver libraries write nothing to stderr.
     let mut devices = Command::new(env!("CARGO_BIN_EXE_sterna"));
     let devices =
         devices.arg("devices").env_remove("XDG_RUNTIME_DIR").env_remove("NODEVICE_SELECT").output().unwrap();
@@ -326,10 +327,11 @@ fn devices_version_help_completions_and_man() {
     refused(&sterna(&["man", "walk"]), &["walk"]);
 }
 
-/// In a terminal, whose lines end with a carriage return besides. Without one, `sterna` alone is an error.
+/// `sterna` without arguments suggests commands in a terminal (where lines end with CRLF), and is an error
+/// otherwise.
 #[test]
 #[cfg(unix)]
-fn alone_in_a_terminal_it_says_what_to_try() {
+fn bare_command_suggests_commands_in_a_terminal() {
     ended_with(&sterna(&[]), 2, &["Usage: sterna <COMMAND>"]);
     let spawn = "import pty, sys; sys.exit(pty.spawn(sys.argv[1:]) != 0)";
     let run = Command::new("python3").args(["-c", spawn, env!("CARGO_BIN_EXE_sterna")]).output();
@@ -342,7 +344,7 @@ fn alone_in_a_terminal_it_says_what_to_try() {
     assert!(said.contains("\n  cpu: "), "{said}");
 }
 
-/// The example as `cargo test` has built it beside this program, if no source of it is newer.
+/// The example that `cargo test` has built next to this program, if none of its sources is newer.
 fn built_example() -> Option<PathBuf> {
     let folder = std::env::current_exe().ok()?.parent()?.parent()?.join("examples");
     let example = folder.join(format!("generate{}", std::env::consts::EXE_SUFFIX));
@@ -353,14 +355,14 @@ fn built_example() -> Option<PathBuf> {
 }
 
 #[test]
-fn the_example_of_the_library() {
-    // With `--test cli` it is built here.
+fn library_example_runs() {
+    // `cargo test --test cli` does not build it.
     let example = built_example().unwrap_or_else(|| {
         let profile = if cfg!(debug_assertions) { "dev" } else { "release" };
         let built = Command::new(env!("CARGO"))
             .args(["build", "--quiet", "--profile", profile, "--example", "generate"])
             .args(["--message-format", "json"])
-            // `scripts/test` sets it for libtest, and cargo would build all dependencies again for it.
+            // `scripts/test` sets it for libtest, and cargo would rebuild all dependencies with it.
             .env_remove("RUSTC_BOOTSTRAP")
             .current_dir(support::root())
             .output()
@@ -376,9 +378,9 @@ fn the_example_of_the_library() {
     assert!(!ok(&output).is_empty());
 }
 
-/// A weight that is NaN: every command that runs the model says where its logits went wrong.
+/// With a NaN weight, every command that runs the model names the stage that made the logits NaN.
 #[test]
-fn logits_that_are_no_numbers_are_an_error_everywhere() {
+fn nan_logits_are_an_error_in_every_command() {
     let dir = tempfile::tempdir().unwrap();
     let mut bytes = std::fs::read(model()).unwrap();
     let gguf = Gguf::open(Path::new(&model())).unwrap();

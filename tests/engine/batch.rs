@@ -1,4 +1,4 @@
-//! Sequences in a batch: each says what it says alone, whatever arrives, leaves or waits beside it.
+//! Sequences in a batch generate the same text as alone, whatever other sequences arrive, end or wait.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, mpsc};
@@ -40,7 +40,7 @@ pub(super) fn codec(options: &mut EngineOptions, name: &str) {
     (options.cache_type_k, options.cache_type_v) = (name.parse().unwrap(), name.parse().unwrap());
 }
 
-/// Any tokens: the model's text does not matter.
+/// An arbitrary token sequence.
 pub(super) fn tokens(seed: u32, n: usize) -> Vec<u32> {
     (0..n as u32).map(|i| (seed * 131 + i * i * 7 + i * 13) % 500).collect()
 }
@@ -59,18 +59,18 @@ pub(super) fn seeded(seed: u64, max_tokens: usize) -> GenerateOptions {
     GenerateOptions { sampler, ignore_eos: false, ..greedy(max_tokens) }
 }
 
-/// What became of a sequence.
+/// Everything that a sequence has generated.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Said {
+pub(super) struct Output {
     pub tokens: Vec<u32>,
     pub text: String,
     pub logprobs: Vec<LogProbs>,
     pub end: Option<StopReason>,
 }
 
-impl Said {
+impl Output {
     pub fn take(&mut self, event: Event) {
-        assert_eq!(self.end, None, "an event behind the end");
+        assert_eq!(self.end, None, "an event after the end");
         if let Some(token) = event.token {
             self.tokens.push(token.id);
             self.logprobs.extend(token.logprobs);
@@ -80,20 +80,20 @@ impl Said {
     }
 }
 
-/// What a session says that has the engine for itself.
-pub(super) fn alone(engine: &Engine, prompt: &[u32], options: &GenerateOptions) -> Said {
+/// Generates with a single session.
+pub(super) fn alone(engine: &Engine, prompt: &[u32], options: &GenerateOptions) -> Output {
     let mut session = engine.session().unwrap();
     let mut generation = session.generate(prompt, options).unwrap();
-    let mut said = Said::default();
+    let mut output = Output::default();
     while let Some(event) = generation.next_event() {
-        said.take(event.unwrap());
+        output.take(event.unwrap());
     }
-    said
+    output
 }
 
 /// Runs a batch to its end.
-pub(super) fn finish(batch: &mut Batch) -> BTreeMap<SeqId, Said> {
-    let mut all: BTreeMap<SeqId, Said> = BTreeMap::new();
+pub(super) fn finish(batch: &mut Batch) -> BTreeMap<SeqId, Output> {
+    let mut all: BTreeMap<SeqId, Output> = BTreeMap::new();
     let take = |id, event| {
         all.entry(id).or_default().take(event);
         Ok::<(), Error>(())
@@ -102,7 +102,8 @@ pub(super) fn finish(batch: &mut Batch) -> BTreeMap<SeqId, Said> {
     all
 }
 
-/// Allows every fifth token, by all that were said. Complete after `most`; may fail from the seventh on.
+/// Allows every fifth token, depending on all previous ones. Complete after `most` tokens; may fail from the
+/// seventh on.
 #[derive(Debug)]
 struct Remainders {
     most: u32,
@@ -111,20 +112,20 @@ struct Remainders {
 #[derive(Debug)]
 struct Remainder {
     sum: u32,
-    said: u32,
+    n_tokens: u32,
     most: u32,
     mask: TokenMask,
 }
 
 impl Grammar for Remainders {
     fn start(&self) -> Box<dyn Constraint> {
-        Box::new(Remainder { sum: 0, said: 0, most: self.most, mask: TokenMask::default() })
+        Box::new(Remainder { sum: 0, n_tokens: 0, most: self.most, mask: TokenMask::default() })
     }
 }
 
 impl Constraint for Remainder {
     fn mask(&mut self) -> Result<&TokenMask, ConstraintError> {
-        if self.said > 6 && self.sum.is_multiple_of(7) {
+        if self.n_tokens > 6 && self.sum.is_multiple_of(7) {
             return Err(ConstraintError::Failed("a multiple of seven".into()));
         }
         self.mask = (0..512).filter(|token| token % 5 == self.sum % 5).collect();
@@ -132,20 +133,20 @@ impl Constraint for Remainder {
     }
 
     fn accept(&mut self, token: u32) -> Result<(), ConstraintError> {
-        assert!(self.mask.allows(token) && !self.is_done(), "{token} after {}", self.said);
-        (self.sum, self.said) = (self.sum.wrapping_mul(31).wrapping_add(token), self.said + 1);
+        assert!(self.mask.allows(token) && !self.is_done(), "{token} after {}", self.n_tokens);
+        (self.sum, self.n_tokens) = (self.sum.wrapping_mul(31).wrapping_add(token), self.n_tokens + 1);
         Ok(())
     }
 
     fn is_done(&self) -> bool {
-        self.said == self.most
+        self.n_tokens == self.most
     }
 }
 
-/// A request, when it comes and when it is cancelled, in steps.
+/// A request, and the steps at which it arrives and is cancelled.
 #[derive(Clone, Debug)]
 struct Arrival {
-    /// Which shared text the prompt begins with, and how much of it.
+    /// Shared text that the prompt begins with, and how many tokens of it.
     text: u32,
     shared: usize,
     own: usize,
@@ -153,7 +154,7 @@ struct Arrival {
     sampler: u32,
     priority: i32,
     drafts: bool,
-    comes: usize,
+    arrives: usize,
     cancelled: Option<usize>,
 }
 
@@ -164,8 +165,7 @@ impl Arrival {
         prompt
     }
 
-    /// One of: the most likely token; draws; draws that the host makes; penalties; logits with a bias; draws
-    /// that a grammar allows.
+    /// One of: greedy; sampling on the device; sampling on the host; penalties; a logit bias; a grammar.
     fn options(&self, index: u32) -> GenerateOptions {
         let mut options = match self.sampler {
             0 => greedy(self.max_tokens),
@@ -182,29 +182,29 @@ impl Arrival {
     }
 }
 
-/// Up to `most` of them, whose prompts begin with up to `shared` tokens of one of two texts.
+/// Up to `most` arrivals, whose prompts begin with up to `shared` tokens of one of two texts.
 fn arrivals(most: usize, shared: usize) -> impl Strategy<Value = Vec<Arrival>> {
     let prompt = (0..2_u32, 0..shared, 1..40_usize);
     let how = (0..24_usize, 0..6_u32, 0..2_i32, proptest::bool::weighted(0.7));
     let when = (0..30_usize, proptest::option::weighted(0.2, 0..20_usize));
     let arrival = (prompt, how, when).prop_map(
-        |((text, shared, own), (n, sampler, priority, drafts), (comes, after))| {
-            let cancelled = after.map(|after| comes + after);
-            Arrival { text, shared, own, max_tokens: n, sampler, priority, drafts, comes, cancelled }
+        |((text, shared, own), (n, sampler, priority, drafts), (arrives, after))| {
+            let cancelled = after.map(|after| arrives + after);
+            Arrival { text, shared, own, max_tokens: n, sampler, priority, drafts, arrives, cancelled }
         },
     );
     proptest::collection::vec(arrival, 1..most)
 }
 
-/// Runs arrivals in a batch, each of which says `want` alone. The drafts of those that draft are right more
-/// often than not; an engine without room for drafts makes none.
-fn together(batch: &mut Batch, arrivals: &[Arrival], want: &[Said]) -> Vec<Said> {
-    let mut all = vec![Said::default(); arrivals.len()];
+/// Runs arrivals in a batch; `want` are their texts alone. Drafts are correct more often than not; an engine
+/// without room for drafts ignores them.
+fn together(batch: &mut Batch, arrivals: &[Arrival], want: &[Output]) -> Vec<Output> {
+    let mut all = vec![Output::default(); arrivals.len()];
     let mut ids: BTreeMap<SeqId, usize> = BTreeMap::new();
-    let of = |ids: &BTreeMap<SeqId, usize>, at| ids.iter().find(|(_, i)| **i == at).map(|(id, _)| *id);
+    let id_of = |ids: &BTreeMap<SeqId, usize>, at| ids.iter().find(|(_, i)| **i == at).map(|(id, _)| *id);
     for step in 0.. {
         for (i, arrival) in arrivals.iter().enumerate() {
-            if arrival.comes == step {
+            if arrival.arrives == step {
                 let mut request = Request::new(arrival.prompt(i as u32), arrival.options(i as u32));
                 if arrival.drafts {
                     let text = [request.prompt.as_slice(), &want[i].tokens].concat();
@@ -214,8 +214,8 @@ fn together(batch: &mut Batch, arrivals: &[Arrival], want: &[Said]) -> Vec<Said>
                 ids.insert(batch.add(&request).unwrap()[0], i);
             }
             if arrival.cancelled == Some(step) {
-                of(&ids, i).into_iter().for_each(|id| batch.cancel(id));
-                // Some with the next step, some without.
+                id_of(&ids, i).into_iter().for_each(|id| batch.cancel(id));
+                // Some end with the next step, some without it.
                 if i % 2 == 1 {
                     batch.end_cancelled().into_iter().for_each(|(id, event)| all[ids[&id]].take(event));
                 }
@@ -224,7 +224,7 @@ fn together(batch: &mut Batch, arrivals: &[Arrival], want: &[Said]) -> Vec<Said>
         for (id, event) in batch.step().unwrap() {
             all[ids[&id]].take(event);
         }
-        if batch.is_idle() && arrivals.iter().all(|arrival| arrival.comes <= step) {
+        if batch.is_idle() && arrivals.iter().all(|arrival| arrival.arrives <= step) {
             break;
         }
         assert!(step < 10_000, "the batch makes no progress: {batch:?}");
@@ -232,10 +232,10 @@ fn together(batch: &mut Batch, arrivals: &[Arrival], want: &[Said]) -> Vec<Said>
     all
 }
 
-/// Any schedule on the CPU gives the bits of a sequence alone: random arrivals, cancellations, samplers and
-/// shared prefixes, in a pool that makes sequences wait and be preempted, with every KV codec.
+/// Any schedule on the CPU gives the same bits as a sequence alone: random arrivals, cancellations, samplers
+/// and shared prefixes, with so few pages that sequences wait and are preempted, for several KV codecs.
 #[test]
-fn together_is_alone() {
+fn batched_sequences_match_single_ones() {
     let pool = |options: &mut EngineOptions| options.kv_positions = Some(5 * PAGE);
     let mut all = BatchStats::default();
     for name in ["f16", "q8_0", "turboquant", "tq3_0"] {
@@ -244,13 +244,13 @@ fn together_is_alone() {
             pool(options);
             options.drafts = 12;
         });
-        count(&mut all, &any_schedule_is_alone(&engine, name, 20, 200));
+        count(&mut all, &check_random_schedules(&engine, name, 20, 200));
     }
     assert!(all.swapped_in > 0 && all.preemptions > all.swapped_in, "{all:?}");
     assert!(all.accepted_tokens > 500 && all.drafted_tokens > all.accepted_tokens + 100, "{all:?}");
 }
 
-/// Runs as many cases, of each name the same every time: tests ask for what they cover.
+/// A runner with the same cases for a name in every run, because tests assert what the cases cover.
 fn same_cases(name: &str, cases: u32) -> TestRunner {
     let config = ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() };
     let mut seed = [1; 32];
@@ -258,7 +258,7 @@ fn same_cases(name: &str, cases: u32) -> TestRunner {
     TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &seed))
 }
 
-/// Adds the counts that tests look at.
+/// Adds the counts that tests use.
 pub(super) fn count(all: &mut BatchStats, stats: &BatchStats) {
     all.prefix.hit_tokens += stats.prefix.hit_tokens;
     all.preemptions += stats.preemptions;
@@ -267,19 +267,19 @@ pub(super) fn count(all: &mut BatchStats, stats: &BatchStats) {
     all.accepted_tokens += stats.accepted_tokens;
 }
 
-/// Random arrivals, so many times, whose prompts share up to `shared` tokens: each says what it says alone.
-/// The host has room for the pages of none that give way, of some or of all. Returns sums of some counts:
-/// tokens of prompts that the prefix cache has found, sequences that gave way and came back, and drafts.
-pub(super) fn any_schedule_is_alone(engine: &Engine, name: &str, cases: u32, shared: usize) -> BatchStats {
+/// Checks `cases` sets of random arrivals, whose prompts share up to `shared` tokens: each sequence generates
+/// the same text as alone. The host has memory for the pages of no preempted sequence, of some, or of all.
+/// Returns sums of some counts: prefix cache hits, preemptions and swaps, and drafts.
+pub(super) fn check_random_schedules(engine: &Engine, name: &str, cases: u32, shared: usize) -> BatchStats {
     let counts = std::cell::Cell::new(BatchStats::default());
     let mut runner = same_cases(name, cases);
     let result =
         runner.run(&(arrivals(7, shared), any::<bool>(), 0..3_u32), |(arrivals, prefix_cache, room)| {
-            let want: Vec<Said> = (0_u32..)
+            let want: Vec<Output> = (0_u32..)
                 .zip(&arrivals)
                 .map(|(i, arrival)| alone(engine, &arrival.prompt(i), &arrival.options(i)))
                 .collect();
-            // A fixed number of rows: what a test does must not depend on the clock.
+            // A fixed number of rows, because the test must not depend on the clock.
             let chunk = Some(48);
             let step_time = Some(Duration::from_secs(3600));
             let host_bytes = [0, 100 << 10, 1 << 30][room as usize];
@@ -308,11 +308,10 @@ pub(super) fn any_schedule_is_alone(engine: &Engine, name: &str, cases: u32, sha
     counts.get()
 }
 
-/// On other backends the kernel of a row depends on how many rows a step has, so sums differ in their last
-/// bits. Greedy tokens are the same as alone, or at the first that differs the two had all but equal logits.
-fn assert_alone_within_rounding(engine: &Engine, cpu: &Engine, prompt: &[u32], got: &Said, want: &Said) {
-    /// Logits of this model are some units apart; int8 activations that round the other way move them by
-    /// hundredths.
+/// On other backends the kernel depends on the number of rows of a step, so sums differ in their last bits.
+/// Greedy tokens are the same as alone, or the logits of the first different tokens are almost equal.
+fn assert_equal_within_rounding(engine: &Engine, cpu: &Engine, prompt: &[u32], got: &Output, want: &Output) {
+    /// Logits of this model are some units apart; different int8 roundings change them by hundredths.
     const TIE: f32 = 0.1;
     let pairs = got.tokens.iter().zip(&want.tokens);
     let Some(at) = pairs.clone().position(|(got, want)| got != want) else {
@@ -328,18 +327,18 @@ fn assert_alone_within_rounding(engine: &Engine, cpu: &Engine, prompt: &[u32], g
 }
 
 #[test]
-fn together_is_alone_within_rounding_elsewhere() {
-    together_is_alone_within_rounding(&[("cuda-simt", "turboquant"), ("wgpu", "f16")], 2);
+fn batches_on_devices_match_within_rounding() {
+    check_devices_within_rounding(&[("cuda-simt", "turboquant"), ("wgpu", "f16")], 2);
 }
 
 #[test]
 #[ignore = "thorough: scripts/test --all"]
-fn together_is_alone_within_rounding_elsewhere_with_every_cache() {
+fn batches_on_devices_match_within_rounding_for_every_cache() {
     let all = ["cuda-simt", "wgpu"].map(|name| ["f16", "turboquant"].map(|kv| (name, kv)));
-    together_is_alone_within_rounding(all.as_flattened(), 3);
+    check_devices_within_rounding(all.as_flattened(), 3);
 }
 
-fn together_is_alone_within_rounding(on: &[(&str, &str)], n_cases: u32) {
+fn check_devices_within_rounding(on: &[(&str, &str)], n_cases: u32) {
     for &(name, kv) in on {
         let engine = engine_on(name, |options| {
             codec(options, kv);
@@ -358,7 +357,7 @@ fn together_is_alone_within_rounding(on: &[(&str, &str)], n_cases: u32) {
             let step_time = Some(Duration::from_secs(3600));
             let host_bytes = 1 << 30;
             let options = BatchOptions { chunk: Some(48), step_time, host_bytes, ..BatchOptions::default() };
-            let want: Vec<Said> = (0_u32..)
+            let want: Vec<Output> = (0_u32..)
                 .zip(&arrivals)
                 .map(|(i, arrival)| alone(&engine, &arrival.prompt(i), &arrival.options(i)))
                 .collect();
@@ -367,7 +366,7 @@ fn together_is_alone_within_rounding(on: &[(&str, &str)], n_cases: u32) {
             accepted.set(accepted.get() + batch.stats().accepted_tokens);
             drop(batch);
             for (((i, arrival), got), want) in (0_u32..).zip(&arrivals).zip(&got).zip(&want) {
-                assert_alone_within_rounding(&engine, &cpu, &arrival.prompt(i), got, want);
+                assert_equal_within_rounding(&engine, &cpu, &arrival.prompt(i), got, want);
             }
             Ok(())
         });
@@ -376,27 +375,27 @@ fn together_is_alone_within_rounding(on: &[(&str, &str)], n_cases: u32) {
     }
 }
 
-/// A sequence gives way while its token is being picked, and comes back with the same step: the two runs that
-/// had its position make one token, whether the device picks or the host, with the log-probabilities of that
+/// A sequence is preempted while its token is being picked, and resumes with the same step: the two runs of
+/// that position give one token, picked by the device or by the host, with the log-probabilities of that
 /// token.
 #[test]
-fn a_token_on_its_way_as_pages_go_is_taken_once() {
+fn preemption_during_a_step_keeps_one_token() {
     for name in ["cuda-simt", "wgpu"] {
         let engine = engine_on(name, |options| options.kv_positions = Some(5 * PAGE));
         let Some(engine) = engine else { continue };
         let cpu = self::engine(|_| ());
-        // The device picks on one, the host on the other.
+        // The device picks on one backend, the host on the other.
         let ignore_eos = name == "wgpu";
         let greedy = |n| GenerateOptions { ignore_eos, logprobs: Some(1), ..greedy(n) };
         let host_bytes = 1 << 30;
         let mut batch = engine.batch(BatchOptions { host_bytes, ..BatchOptions::default() }).unwrap();
         let requests = [(tokens(2, 70), 20, 1), (tokens(71, 28), 10, 0), (tokens(70, 1), 12, 1)];
         let mut ids = Vec::new();
-        let mut all: BTreeMap<SeqId, Said> = BTreeMap::new();
+        let mut all: BTreeMap<SeqId, Output> = BTreeMap::new();
         for (at, (prompt, n, priority)) in requests.iter().enumerate() {
             let request = Request { priority: *priority, ..Request::new(prompt.clone(), greedy(*n)) };
             ids.extend(batch.add(&request).unwrap());
-            // The last comes in front of the second, which has picked a token or two.
+            // The last has priority over the second, which has picked one or two tokens.
             for _ in 0..2 + at {
                 batch
                     .step()
@@ -413,7 +412,7 @@ fn a_token_on_its_way_as_pages_go_is_taken_once() {
         for (id, (prompt, n, _)) in ids.iter().zip(&requests) {
             let got = &all[id];
             let want = alone(&engine, prompt, &greedy(*n));
-            assert_alone_within_rounding(&engine, &cpu, prompt, got, &want);
+            assert_equal_within_rounding(&engine, &cpu, prompt, got, &want);
             for (token, logprobs) in got.tokens.iter().zip(&got.logprobs) {
                 assert_eq!(logprobs.top[0].0, *token, "{name}");
             }
@@ -421,22 +420,22 @@ fn a_token_on_its_way_as_pages_go_is_taken_once() {
     }
 }
 
-/// A sequence that outgrows a pool which it has for itself ends as at the end of the context, with every
-/// token that there was room for: also where the device picks one while the host sees that no page is left.
+/// A single sequence that fills the pool ends as at the end of the context, with all tokens that fit, even if
+/// the device picks one while the host finds that no page is left.
 #[test]
-fn a_pool_that_one_sequence_fills_ends_it() {
+fn full_pool_ends_a_single_sequence() {
     for name in ["cpu", "cuda-simt", "wgpu"] {
         let Some(engine) = engine_on(name, |options| options.kv_positions = Some(2 * PAGE)) else { continue };
         let mut batch = engine.batch(BatchOptions::default()).unwrap();
         let id = batch.add(&Request::new(tokens(1, 100), greedy(1000))).unwrap()[0];
-        let said = &finish(&mut batch)[&id];
-        assert_eq!(said.end, Some(StopReason::ContextFull), "{name}");
-        assert_eq!(said.tokens.len(), 2 * PAGE - 100 + 1, "{name}");
+        let output = &finish(&mut batch)[&id];
+        assert_eq!(output.end, Some(StopReason::ContextFull), "{name}");
+        assert_eq!(output.tokens.len(), 2 * PAGE - 100 + 1, "{name}");
     }
 }
 
 #[test]
-fn what_can_never_run_is_refused_with_the_numbers() {
+fn impossible_requests_are_refused() {
     let engine = engine(|options| options.kv_positions = Some(2 * PAGE));
     let mut batch = engine.batch(BatchOptions::default()).unwrap();
     let mut refused = |prompt: Vec<u32>| batch.add(&Request::new(prompt, greedy(5))).unwrap_err();
@@ -451,7 +450,7 @@ fn what_can_never_run_is_refused_with_the_numbers() {
 }
 
 #[test]
-fn an_engine_has_one_batch_or_sessions() {
+fn engine_has_either_one_batch_or_sessions() {
     let engine = engine(|_| ());
     let session = engine.session().unwrap();
     assert!(matches!(engine.batch(BatchOptions::default()), Err(Error::Sessions { live: 1 })));
@@ -464,35 +463,35 @@ fn an_engine_has_one_batch_or_sessions() {
 }
 
 #[test]
-fn a_prompt_that_was_there_is_found_again() {
+fn prompts_are_found_in_the_prefix_cache() {
     for kv in ["f16", "turboquant"] {
         let engine = engine(|options| codec(options, kv));
         let prompt = tokens(3, 260);
         let want = alone(&engine, &prompt, &greedy(8));
         let mut batch = engine.batch(BatchOptions::default()).unwrap();
         let mut request = Request::new(prompt.clone(), greedy(8));
-        for turn in 0..3 {
+        for round in 0..3 {
             let id = batch.add(&request).unwrap()[0];
-            assert_eq!(finish(&mut batch)[&id], want, "{kv}, turn {turn}");
+            assert_eq!(finish(&mut batch)[&id], want, "{kv}, round {round}");
         }
         let stats = batch.stats().prefix;
         assert_eq!((stats.queried_tokens, stats.hit_tokens), (780, 512), "{kv}");
-        // 260 rows, and twice the 4 that lie behind the last full page.
+        // 260 rows, and twice the 4 after the last full page.
         assert_eq!(batch.stats().prompt_rows, 268, "{kv}");
-        // A longer prompt goes on where the shorter one ended, another salt finds nothing, and neither does
-        // who wants none.
+        // A longer prompt continues where the shorter one ended; a request with another salt or without the
+        // cache finds nothing.
         request.prompt.extend(tokens(4, 10));
-        let longer = alone_after(&engine, &mut batch, &request);
+        let longer = cached_tokens_of(&engine, &mut batch, &request);
         assert_eq!(longer, 256, "{kv}");
-        request.salt = Arc::from("somebody else");
-        assert_eq!(alone_after(&engine, &mut batch, &request), 0, "{kv}");
+        request.salt = Arc::from("another client");
+        assert_eq!(cached_tokens_of(&engine, &mut batch, &request), 0, "{kv}");
         (request.salt, request.cache_prompt) = (Arc::from(""), false);
-        assert_eq!(alone_after(&engine, &mut batch, &request), 0, "{kv}");
+        assert_eq!(cached_tokens_of(&engine, &mut batch, &request), 0, "{kv}");
     }
 }
 
-/// Tokens of a request's prompt that are found.
-fn alone_after(_engine: &Engine, batch: &mut Batch, request: &Request) -> u64 {
+/// Number of tokens of a request's prompt that the prefix cache finds.
+fn cached_tokens_of(_engine: &Engine, batch: &mut Batch, request: &Request) -> u64 {
     let before = batch.stats().prefix.hit_tokens;
     batch.add(request).unwrap();
     finish(batch);
@@ -500,11 +499,11 @@ fn alone_after(_engine: &Engine, batch: &mut Batch, request: &Request) -> u64 {
 }
 
 #[test]
-fn pages_that_come_and_go_are_told() {
+fn page_events_are_sent() {
     let engine = engine(|options| options.kv_positions = Some(4 * PAGE));
     let mut batch = engine.batch(BatchOptions::default()).unwrap();
     let (sender, events) = mpsc::channel();
-    // Who listens may have gone when the batch ends.
+    // The receiver may be dropped before the batch.
     batch.listen(Box::new(move |event| drop(sender.send(event))));
     let mut run = |seed| {
         batch.add(&Request::new(tokens(seed, 2 * PAGE + 5), greedy(2))).unwrap();
@@ -522,7 +521,11 @@ fn pages_that_come_and_go_are_told() {
     assert_eq!((parent, &block[..]), (key, &tokens(1, PAGE)[..]));
     let second = run(2);
     let removed = |event: &&PageEvent| matches!(event, PageEvent::Removed { .. });
-    assert_eq!(second.iter().filter(removed).count(), 1, "two pages of four are kept, and three are wanted");
+    assert_eq!(
+        second.iter().filter(removed).count(),
+        1,
+        "two of four pages are cached, and three are needed"
+    );
     assert!(run(2).is_empty(), "nothing changes");
     assert_eq!(batch.stats().prefix.evicted_pages, 1);
 }
@@ -532,15 +535,15 @@ fn choices_share_their_prompt() {
     for (kv, n_prompt) in [("f16", 150), ("turboquant", 150), ("f16", 128), ("turboquant", 192)] {
         let engine = engine(|options| codec(options, kv));
         let prompt = tokens(5, n_prompt);
-        let want: Vec<Said> = (0..5).map(|i| alone(&engine, &prompt, &seeded(40 + i, 12))).collect();
+        let want: Vec<Output> = (0..5).map(|i| alone(&engine, &prompt, &seeded(40 + i, 12))).collect();
         for prefix_cache in [true, false] {
             let mut batch = engine.batch(BatchOptions { prefix_cache, ..BatchOptions::default() }).unwrap();
             let request = Request { n: 5, ..Request::new(prompt.clone(), seeded(40, 12)) };
             let ids = batch.add(&request).unwrap();
             let all = finish(&mut batch);
-            let got: Vec<Said> = ids.iter().map(|id| all[id].clone()).collect();
+            let got: Vec<Output> = ids.iter().map(|id| all[id].clone()).collect();
             assert_eq!(got, want, "{kv}");
-            // Three run at a time: those that follow later find full pages, if pages are kept.
+            // Three run at a time; the later two find full pages, if pages are cached.
             let rows = batch.stats().prompt_rows as usize;
             let once = n_prompt + 2;
             let later =
@@ -551,7 +554,7 @@ fn choices_share_their_prompt() {
 }
 
 #[test]
-fn a_cancelled_sequence_is_gone_with_the_next_step() {
+fn cancelled_sequences_end_with_the_next_step() {
     let engine = engine(|_| ());
     let mut batch = engine.batch(BatchOptions { prefix_cache: false, ..BatchOptions::default() }).unwrap();
     let ids: Vec<SeqId> =
@@ -560,7 +563,7 @@ fn a_cancelled_sequence_is_gone_with_the_next_step() {
         batch.step().unwrap();
     }
     let free = batch.stats().free_pages;
-    // One that runs, and one that waits.
+    // One that is running, and one that is waiting.
     batch.cancel(ids[1]);
     batch.cancel(ids[3]);
     let events = batch.step().unwrap();
@@ -572,7 +575,7 @@ fn a_cancelled_sequence_is_gone_with_the_next_step() {
     assert_eq!(batch.stats().running + batch.stats().waiting, 2);
     batch.cancel(ids[1]);
     assert!(batch.step().unwrap().iter().all(|(id, _)| *id != ids[1]));
-    // And without a step, if that is asked for.
+    // Also without a step, on request.
     let before = batch.stats();
     batch.cancel(ids[2]);
     let events = batch.end_cancelled();
@@ -583,10 +586,10 @@ fn a_cancelled_sequence_is_gone_with_the_next_step() {
     assert!(batch.end_cancelled().is_empty());
 }
 
-/// Of sequences with equal claims that decode none gets ahead of another by more than a token, though a step
-/// has rows for only two of them; and of two prompts none waits for the other's end.
+/// Decoding sequences of equal priority never differ by more than one token, though a step has rows for only
+/// two of them; and of two prompts, neither waits for the other to end.
 #[test]
-fn equal_claims_get_equal_shares() {
+fn equal_priorities_get_equal_shares() {
     let engine = engine(|options| {
         (options.n_seqs, options.batch, options.n_ctx) = (5, 2, Some(160));
     });
@@ -614,9 +617,9 @@ fn equal_claims_get_equal_shares() {
     assert!(ended[&ids[0]].abs_diff(ended[&ids[1]]) <= 2, "{ended:?}");
 }
 
-/// A long prompt comes in beside a sequence that decodes: that one gets its token in every step.
+/// While a long prompt is processed, a decoding sequence still gets a token in every step.
 #[test]
-fn a_long_prompt_does_not_stop_others() {
+fn long_prompts_do_not_stop_decoding() {
     let engine = engine(|_| ());
     let mut batch = engine.batch(BatchOptions { chunk: Some(16), ..BatchOptions::default() }).unwrap();
     let id = batch.add(&Request::new(tokens(1, 20), greedy(60))).unwrap()[0];
@@ -629,7 +632,7 @@ fn a_long_prompt_does_not_stop_others() {
 }
 
 #[test]
-fn log_probabilities_are_those_of_the_models_logits() {
+fn log_probabilities_match_the_logits() {
     for name in ["cpu", "cuda-simt", "wgpu"] {
         let Some(engine) = engine_on(name, |_| ()) else { continue };
         let prompt = tokens(6, 20);
@@ -643,7 +646,11 @@ fn log_probabilities_are_those_of_the_models_logits() {
             let want = alone(&engine, &prompt, &options);
             assert_eq!(want.logprobs.len(), want.tokens.len());
             let plain = GenerateOptions { logprobs: None, ..options.clone() };
-            assert_eq!(alone(&engine, &prompt, &plain).tokens, want.tokens, "{name}: asking changes nothing");
+            assert_eq!(
+                alone(&engine, &prompt, &plain).tokens,
+                want.tokens,
+                "{name}: logprobs changed the tokens"
+            );
             let mut session = engine.session().unwrap();
             let mut next = prompt.clone();
             for (token, got) in want.tokens.iter().zip(&want.logprobs) {

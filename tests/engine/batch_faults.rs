@@ -1,4 +1,4 @@
-//! A device that fails now and then: no sequence of a batch loses or repeats a token.
+//! Device faults: no sequence of a batch loses or repeats a token.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -11,7 +11,7 @@ use sterna::engine::{BatchOptions, Engine, EngineOptions, GenerateOptions, Reque
 use sterna::gguf::Gguf;
 use sterna::program::{Buf, Program, Sampling, Step};
 
-/// Passes every call on, but the one that comes when the counter has run down.
+/// Forwards every call except the one at which the counter has reached 0.
 struct Failing {
     inner: Box<dyn Backend>,
     calls_left: Arc<AtomicUsize>,
@@ -95,8 +95,8 @@ impl Backend for Failing {
     }
 }
 
-/// The tokens of each request, in a batch whose device fails at the `fails_at`-th call and every 7 calls
-/// later.
+/// Returns the tokens of each request, and the number of errors, in a batch whose device fails at the
+/// `fails_at`-th call and every 7 calls later.
 fn tokens(name: &str, requests: &[Request], fails_at: usize) -> (Vec<Vec<u32>>, usize) {
     let path = support::golden("bitnet/tiny-i2_s.gguf").expect("tiny-i2_s.gguf is in tests/data");
     let calls_left = Arc::new(AtomicUsize::new(usize::MAX));
@@ -108,12 +108,12 @@ fn tokens(name: &str, requests: &[Request], fails_at: usize) -> (Vec<Vec<u32>>, 
     let mut batch = engine.batch(BatchOptions { chunk: Some(16), ..BatchOptions::default() }).unwrap();
     let ids: Vec<SeqId> = requests.iter().map(|request| batch.add(request).unwrap()[0]).collect();
     calls_left.store(fails_at, Ordering::Relaxed);
-    let mut said: BTreeMap<SeqId, Vec<u32>> = BTreeMap::new();
+    let mut picked: BTreeMap<SeqId, Vec<u32>> = BTreeMap::new();
     let mut n_errors = 0;
     while !batch.is_idle() {
         match batch.step() {
             Ok(events) => events.into_iter().for_each(|(id, event)| {
-                said.entry(id).or_default().extend(event.token.map(|token| token.id));
+                picked.entry(id).or_default().extend(event.token.map(|token| token.id));
             }),
             Err(_) => {
                 n_errors += 1;
@@ -122,11 +122,11 @@ fn tokens(name: &str, requests: &[Request], fails_at: usize) -> (Vec<Vec<u32>>, 
             }
         }
     }
-    (ids.iter().map(|id| said[id].clone()).collect(), n_errors)
+    (ids.iter().map(|id| picked[id].clone()).collect(), n_errors)
 }
 
 #[test]
-fn what_fails_is_done_again() {
+fn failed_steps_are_repeated() {
     let plain = GenerateOptions {
         sampler: SamplerOptions { seed: Some(1), ..SamplerOptions::default() },
         max_tokens: Some(9),
@@ -146,7 +146,7 @@ fn what_fails_is_done_again() {
         let (want, none) = tokens(name, &requests, usize::MAX);
         assert_eq!(none, 0);
         assert!(want.iter().all(|tokens| tokens.len() == 9));
-        // A step of the processor's form takes far longer than the CPU's.
+        // A step of the CUDA kernels on the CPU takes far longer.
         for fails_at in (0..7).step_by(if name == "cpu" { 1 } else { 3 }) {
             let (got, n_errors) = tokens(name, &requests, fails_at);
             assert!(n_errors > 2, "{name}: {n_errors} errors");

@@ -1,5 +1,4 @@
-//! What becomes of sequences whose pages others need: they are copied to memory of the host and back, or
-//! computed again.
+//! Preempted sequences: their pages are copied to host memory and back, or recomputed.
 
 use std::collections::BTreeMap;
 
@@ -7,15 +6,15 @@ use sterna::Error;
 use sterna::engine::{BatchOptions, Event, Request, SeqId};
 use sterna::program::PAGE;
 
-use super::batch::{Said, alone, engine, greedy, tokens};
+use super::batch::{Output, alone, engine, greedy, tokens};
 
-/// A pool for one and a half sequences: the newer one waits, is copied back or computed again, and says
-/// what it says alone.
+/// With pages for one and a half sequences, the newer one waits, is copied back or recomputed, and generates
+/// the same text as alone.
 #[test]
-fn the_newest_sequence_gives_way() {
+fn newest_sequence_is_preempted() {
     let engine = engine(|options| options.kv_positions = Some(5 * PAGE));
     let prompts = [tokens(1, 130), tokens(2, 100)];
-    let want: Vec<Said> = prompts.iter().map(|prompt| alone(&engine, prompt, &greedy(150))).collect();
+    let want: Vec<Output> = prompts.iter().map(|prompt| alone(&engine, prompt, &greedy(150))).collect();
     for (prefix_cache, host_bytes) in [(false, 0), (true, 0), (false, 1 << 30), (true, 1 << 30)] {
         let options = BatchOptions { prefix_cache, host_bytes, ..BatchOptions::default() };
         let mut batch = engine.batch(options).unwrap();
@@ -27,7 +26,7 @@ fn the_newest_sequence_gives_way() {
         let mut order = Vec::new();
         let take = |id, event: Event| {
             order.extend(event.end.map(|_| id));
-            all.entry(id).or_insert_with(Said::default).take(event);
+            all.entry(id).or_insert_with(Output::default).take(event);
             Ok::<(), Error>(())
         };
         batch.run(take).unwrap();
@@ -35,15 +34,15 @@ fn the_newest_sequence_gives_way() {
         assert!(stats.preemptions > 0);
         match (prefix_cache, host_bytes) {
             (_, 0) => assert!(stats.swapped_out == 0 && stats.prompt_rows > 230, "{stats:?}"),
-            // Nothing of a prompt ran twice.
+            // No prompt token ran twice.
             (false, _) => {
                 assert_eq!([stats.swapped_out, stats.swapped_in], [stats.preemptions; 2], "{stats:?}");
                 assert_eq!(stats.prompt_rows, 230, "{stats:?}");
             }
-            // What others might find may be found by itself, but for less than a page.
+            // The sequence may find its own pages in the prefix cache, except for less than a page.
             (true, _) => assert!(stats.swapped_in > 0 && stats.prompt_rows < 230 + 64, "{stats:?}"),
         }
-        assert_eq!(order, ids, "the older one is not held up");
+        assert_eq!(order, ids, "the older one was delayed");
         assert_eq!(ids.iter().map(|id| all[id].clone()).collect::<Vec<_>>(), want);
         assert_eq!(batch.stats().running + batch.stats().waiting, 0);
     }

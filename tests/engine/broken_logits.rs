@@ -1,4 +1,4 @@
-//! Models with weights that are no numbers: what is said of them, and that other sequences go on.
+//! Models with NaN weights: the error names the stage, and other sequences continue.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -12,10 +12,10 @@ use sterna::engine::{
 use sterna::gguf::Gguf;
 use sterna::synth::{Preset, Synth};
 
-use super::batch::{Said, alone, greedy, seeded, tokens};
+use super::batch::{Output, alone, greedy, seeded, tokens};
 use super::speculation::Hints;
 
-/// A random model whose head is not its embedding. Row `row` of the tensor `name` is NaN.
+/// A random model with untied embeddings, in which row `row` of the tensor `name` is NaN.
 fn engine(name: &str, row: usize) -> Engine {
     let mut bytes = Vec::new();
     let spec = Preset::by_name("tiny").unwrap().spec(None, None, 1).unwrap();
@@ -43,9 +43,9 @@ fn origin(broken: &BrokenLogits) -> (&str, usize) {
     (label, *position)
 }
 
-/// However the host comes by the logits: as they are, for a pick of its own, or for the backend's.
+/// For logits that the caller reads, for a pick of the host, and for a pick of the backend.
 #[test]
-fn the_first_stage_is_named() {
+fn first_broken_stage_is_named() {
     for (tensor, label) in [
         ("blk.1.ffn_norm.weight", "1.ffn_in"),
         ("blk.0.attn_norm.weight", "0.attn_in"),
@@ -56,8 +56,8 @@ fn the_first_stage_is_named() {
             let Error::BrokenLogits(broken) = &err else { panic!("{tensor}: {err}") };
             let at = if label == "logits" { 4 } else { 0 };
             assert_eq!((broken.position, origin(broken)), (4, (label, at)), "{tensor}");
-            let said = err.to_string();
-            assert!(said.contains(label) && said.contains(tensor), "{said}");
+            let message = err.to_string();
+            assert!(message.contains(label) && message.contains(tensor), "{message}");
         };
         let prompt = tokens(1, 5);
         let mut session = engine.session().unwrap();
@@ -82,10 +82,10 @@ fn the_first_stage_is_named() {
     }
 }
 
-/// One token of the vocabulary is broken: sequences without it say what they say alone, and nobody finds the
-/// pages of those with it.
+/// The embedding of one token is NaN: sequences without it generate the same text as alone, and pages of
+/// sequences with it are not found in the prefix cache.
 #[test]
-fn other_sequences_go_on() {
+fn other_sequences_continue() {
     let (good, whole) = (tokens(2, 70), engine("", 0));
     let want = alone(&whole, &good, &greedy(20));
     let broken = (0..640).find(|id| !good.contains(id) && !want.tokens.contains(id)).unwrap();
@@ -109,7 +109,7 @@ fn other_sequences_go_on() {
         .flat_map(|request| batch.add(request).unwrap())
         .collect();
     let id = batch.add(&Request::new(good, greedy(20))).unwrap()[0];
-    let (mut said, mut faults) = (Said::default(), BTreeMap::new());
+    let (mut output, mut faults) = (Output::default(), BTreeMap::new());
     while !batch.is_idle() {
         for (of, event) in batch.step().unwrap() {
             match event.fault.clone() {
@@ -119,25 +119,25 @@ fn other_sequences_go_on() {
                 }
                 fault => {
                     assert_eq!((of, fault), (id, None));
-                    said.take(event);
+                    output.take(event);
                 }
             }
         }
     }
-    assert_eq!(said, want);
+    assert_eq!(output, want);
     for of in bad {
         assert_eq!((faults[&of].position, origin(&faults[&of])), (at, ("embed", at)));
     }
     let again = batch.add(&Request::new(prompt, greedy(5))).unwrap()[0];
-    while batch.statuses().any(|standing| standing.id == again) {
+    while batch.statuses().any(|status| status.id == again) {
         batch.step().unwrap();
     }
-    assert_eq!(batch.stats_of(again).unwrap().cached_tokens, 0, "it went on behind a broken one");
+    assert_eq!(batch.stats_of(again).unwrap().cached_tokens, 0, "it used pages of a broken sequence");
 }
 
-/// A draft runs into a broken token: the sequence ends behind the same tokens as without drafts.
+/// If a draft contains a broken token, the sequence ends after the same tokens as without drafts.
 #[test]
-fn a_draft_ends_where_logits_are_broken() {
+fn drafts_end_at_broken_logits() {
     let prompt = tokens(4, 30);
     let want = alone(&engine("", 0), &prompt, &greedy(20)).tokens;
     let is_new = |at: &usize| !prompt.contains(&want[*at]) && !want[..*at].contains(&want[*at]);

@@ -1,5 +1,5 @@
-//! Models in files of which the processor keeps a part in memory and reads the rest in every step: the logits
-//! of a model that is mapped, and what becomes of a file that is cut short while it is in use.
+//! Models of which the CPU backend keeps a part in memory and reads the rest from the file in every step: the
+//! same logits as with a mapped file, and an error if the file is truncated while in use.
 
 use std::fs::OpenOptions;
 use std::path::Path;
@@ -12,7 +12,7 @@ use sterna::engine::{Engine, EngineOptions, HeadType};
 use sterna::gguf::Access;
 use sterna::synth::{Preset, Synth};
 
-/// With so many layers in memory, if that is said.
+/// Options for this many layers in memory, if given.
 fn options(resident: Option<&str>, slots: &str) -> EngineOptions {
     let resident_layers = resident.map(|n| n.parse().unwrap());
     let stream_slots = resident.map(|_| slots.parse().unwrap());
@@ -24,7 +24,7 @@ fn options(resident: Option<&str>, slots: &str) -> EngineOptions {
     }
 }
 
-/// The logits behind a prompt and behind each of some greedy tokens, to the bit.
+/// Bits of the logits after a prompt and after each of some greedy tokens.
 fn bits(engine: &Engine) -> Vec<u32> {
     let mut session = engine.session().unwrap();
     let mut logits = session.logits(&[1, 7, 33, 64, 3]).unwrap();
@@ -37,13 +37,13 @@ fn bits(engine: &Engine) -> Vec<u32> {
     bits
 }
 
-fn is_told(engine: &Engine) -> bool {
+fn is_reported(engine: &Engine) -> bool {
     engine.warnings().iter().any(|note| note.contains("are read from the file in every step"))
 }
 
-/// Heads of their own and tied ones, experts, biases, one tensor for queries, keys and values.
+/// Tied and untied heads, experts, biases, and a fused tensor of queries, keys and values.
 #[test]
-fn logits_are_those_of_a_mapped_model_to_the_bit() {
+fn streamed_logits_match_a_mapped_model() {
     for name in [
         "bitnet/tiny-i2_s.gguf",
         "llama-i2_s/tiny-i2_s.gguf",
@@ -53,19 +53,19 @@ fn logits_are_those_of_a_mapped_model_to_the_bit() {
     ] {
         let path = support::golden(name).expect("it is in tests/data");
         let mapped = Engine::open(&path, &options(None, "")).unwrap();
-        assert!(!is_told(&mapped), "{name}: it has room");
+        assert!(!is_reported(&mapped), "{name}: streamed although it fits");
         let want = bits(&mapped);
         for (resident, slots) in [("none", "1"), ("0", "2"), ("1", "3")] {
             let options = options(Some(resident), slots);
             let streamed = Engine::open(&path, &options).unwrap();
-            assert!(is_told(&streamed), "{:?}", streamed.warnings());
+            assert!(is_reported(&streamed), "{:?}", streamed.warnings());
             assert!(streamed.plan().weights_bytes < mapped.plan().weights_bytes || resident != "none");
             assert!(bits(&streamed) == want, "{name}, {resident} in memory, {slots} slots");
             let read = EngineOptions { access: Access::Read, ..options.clone() };
             assert!(bits(&Engine::open(&path, &read).unwrap()) == want, "{name}, read");
             let bytes = Bytes::from(std::fs::read(&path).unwrap());
-            let of_source = Engine::from_source(Arc::new(bytes), &options, |_| ()).unwrap();
-            assert!(bits(&of_source) == want, "{name}, from a reader");
+            let from_source = Engine::from_source(Arc::new(bytes), &options, |_| ()).unwrap();
+            assert!(bits(&from_source) == want, "{name}, from a reader");
         }
     }
 }
@@ -76,9 +76,9 @@ fn synthetic(preset: &str, path: &Path) {
     Synth::new(&spec).unwrap().write(file, |_| std::ops::ControlFlow::Continue(())).unwrap();
 }
 
-/// A map of the file would end the process with a signal here.
+/// A mapped file would end the process with a signal.
 #[test]
-fn a_file_that_is_cut_short_is_an_error_of_the_next_step() {
+fn truncated_files_are_an_error_of_the_next_step() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("model.gguf");
     synthetic("tiny", &path);
@@ -88,27 +88,27 @@ fn a_file_that_is_cut_short_is_an_error_of_the_next_step() {
     let file = OpenOptions::new().write(true).open(&path).unwrap();
     file.set_len(whole.len() as u64 / 3).unwrap();
     let mut session = engine.session().unwrap();
-    // What was read before may serve a step's first layers.
+    // The first layers of a step may have been read ahead before.
     let error = (0..3).find_map(|_| session.logits(&[5]).err()).expect("an error");
-    let said = error.to_string();
+    let message = error.to_string();
     assert!(matches!(error, Error::Backend(_)), "{error:?}");
     assert!(
-        said.contains("reading a weight again") && said.contains("the file has become shorter"),
-        "{said}"
+        message.contains("reading a weight again") && message.contains("the file has become shorter"),
+        "{message}"
     );
     drop(session);
-    // With its bytes back, the model goes on.
+    // With the bytes restored, the engine works again.
     std::fs::write(&path, &whole).unwrap();
     assert!(bits(&engine) == want);
 }
 
-/// A head that is encoded when it is loaded cannot be read again; with one that stays there is no need to.
+/// A head that is converted while loading cannot be read from the file again, so it must stay in memory.
 #[test]
-fn a_head_of_another_type_stays_in_memory() {
+fn converted_heads_stay_in_memory() {
     let path = support::golden("qwen3/tiny-f16.gguf").expect("it is in tests/data");
     let of = |resident| EngineOptions { head_type: HeadType::Q8_0, ..options(resident, "2") };
     let want = bits(&Engine::open(&path, &of(None)).unwrap());
     assert!(bits(&Engine::open(&path, &of(Some("0"))).unwrap()) == want);
-    let said = Engine::open(&path, &of(Some("none"))).map(drop).unwrap_err().to_string();
-    assert!(said.contains("is converted while it is loaded"), "{said}");
+    let message = Engine::open(&path, &of(Some("none"))).map(drop).unwrap_err().to_string();
+    assert!(message.contains("is converted while it is loaded"), "{message}");
 }

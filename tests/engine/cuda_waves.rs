@@ -1,5 +1,5 @@
-//! How full the waves of every launch are, of a token and of steps of 16 to 64 rows, for the shapes of
-//! published models on cards that are not at hand: blocks against places, from registers and shared
+//! Fill of the waves of every launch of a token and of steps of 16 to 64 rows, for published model shapes on
+//! cards that are not installed: number of blocks compared with the occupancy, from registers and shared
 //! memory.
 
 #![cfg(feature = "cuda")]
@@ -20,7 +20,7 @@ use sterna::synth::{Preset, Spec};
 
 use super::hollow::hollow_of;
 
-/// The cards that people have.
+/// Cards that exist.
 fn cards() -> impl Iterator<Item = &'static Card> {
     CARDS.iter().filter(|card| **card != SMALL)
 }
@@ -42,25 +42,25 @@ fn models() -> Vec<Spec> {
     all.into_iter().chain([mixture]).collect()
 }
 
-/// Full enough.
+/// Minimum fill of a wave.
 const FULL: f64 = 0.85;
 
-/// Kernels whose waves are not, and why. A kernel is here by the beginning of its name.
+/// Kernels with emptier waves, by the start of their name, and the reason.
 const REASONS: [(&str, &str); 11] = [
-    ("append__", "a block a row, KV head and side of it, and a step has few rows"),
-    ("embed__", "a thread an element of a row, and a step has few rows"),
-    ("round__", "a block a row, which norms and rounds it for all others"),
+    ("append__", "one block per row, KV head and side, and a step has few rows"),
+    ("embed__", "one thread per element of a row, and a step has few rows"),
+    ("round__", "one block per row, which normalises and quantises it for all others"),
     ("attend__", "launched for the longest context; blocks without positions end at once"),
-    ("heads", "four heads of a row a block, and a step has few rows"),
-    ("attn_in__q8_0__mma", "a tile has all columns, so that sums of floats have one order"),
-    ("proj_add__q8_0__mma", "a tile has all columns, so that sums of floats have one order"),
+    ("heads", "four heads of a row per block, and a step has few rows"),
+    ("attn_in__q8_0__mma", "a tile has all columns, so that float sums have one order"),
+    ("proj_add__q8_0__mma", "a tile has all columns, so that float sums have one order"),
     ("experts__f32__tiles", "the router: few outputs for few rows"),
-    ("route", "a warp a row, and a step has few rows"),
+    ("route", "one warp per row, and a step has few rows"),
     ("mix", "a short second wave: a block adds up eight products of 256 columns"),
-    ("sample", "sixteen logits a thread; fewer would cost more atomics than they save"),
+    ("sample", "sixteen logits per thread; fewer would cost more atomics than they save"),
 ];
 
-/// Takes note of launches, and holds and runs nothing.
+/// Records launches without memory and without running anything.
 struct Dry {
     limits: Limits,
     used: u64,
@@ -74,7 +74,7 @@ impl Driver for Dry {
     }
 
     fn device(&self) -> String {
-        "a card that is not there".into()
+        "a dry card".into()
     }
 
     fn limits(&self) -> Limits {
@@ -99,7 +99,7 @@ impl Driver for Dry {
     }
 
     fn read(&mut self, _: Address, _: &mut [u8]) -> Result<(), BackendError> {
-        unreachable!("nobody reads from what holds nothing")
+        unreachable!("a dry card has no memory")
     }
 
     fn connect(&mut self, _: &mut dyn Driver) -> Result<(), BackendError> {
@@ -107,7 +107,7 @@ impl Driver for Dry {
     }
 
     fn receive(&mut self, _: &mut dyn Driver, _: &[Piece]) -> Result<(), BackendError> {
-        unreachable!("nobody runs it")
+        unreachable!("a dry card runs nothing")
     }
 
     fn mailboxes(&mut self, _: usize) -> Result<Mailboxes, BackendError> {
@@ -119,7 +119,7 @@ impl Driver for Dry {
     }
 
     fn collect(&mut self, _: Mailboxes, _: usize) -> Result<u32, BackendError> {
-        unreachable!("nobody waits for what runs nothing")
+        unreachable!("a dry card runs nothing")
     }
 
     fn kernel(&self, name: &str) -> Option<Kernel> {
@@ -132,7 +132,7 @@ impl Driver for Dry {
     }
 
     fn launch(&mut self, _: &Launch) -> Result<(), BackendError> {
-        unreachable!("nobody runs it")
+        unreachable!("a dry card runs nothing")
     }
 
     fn record(&mut self, launches: Vec<Launch>) -> Result<Recording, BackendError> {
@@ -141,16 +141,16 @@ impl Driver for Dry {
     }
 
     fn time(&mut self, _: &[Vec<Launch>]) -> Result<Vec<u64>, BackendError> {
-        unreachable!("nobody runs it")
+        unreachable!("a dry card runs nothing")
     }
 
     fn replay(&mut self, _: Recording) -> Result<(), BackendError> {
-        unreachable!("nobody runs it")
+        unreachable!("a dry card runs nothing")
     }
 }
 
-/// The recordings of a model for steps of up to `rows` rows, those of single rows first: launches with their
-/// kernels' names.
+/// Graphs of a model for steps of up to `rows` rows, first the one for single rows: launches with the names
+/// of their kernels.
 fn recordings(gguf: &Gguf, codec: &str, rows: usize, limits: Limits) -> Vec<Vec<(String, Launch)>> {
     let (kernels, recorded) = (Arc::default(), Arc::default());
     let card = Dry { limits, used: 0, kernels: Arc::clone(&kernels), recorded: Arc::clone(&recorded) };
@@ -174,7 +174,7 @@ fn recordings(gguf: &Gguf, codec: &str, rows: usize, limits: Limits) -> Vec<Vec<
     recorded.iter().map(|launches| launches.iter().map(named).collect()).collect()
 }
 
-/// All of their launches; equal ones once.
+/// All different launches of these graphs.
 fn launches(gguf: &Gguf, codec: &str, rows: usize, limits: Limits) -> Vec<(String, Launch)> {
     let mut found: Vec<(String, Launch)> = Vec::new();
     for (name, launch) in recordings(gguf, codec, rows, limits).into_iter().flatten() {
@@ -188,16 +188,16 @@ fn launches(gguf: &Gguf, codec: &str, rows: usize, limits: Limits) -> Vec<(Strin
     found
 }
 
-/// Registers of every kernel on an architecture, as the compiler allotted them.
+/// Registers of every kernel on an architecture, as allocated by the compiler.
 fn registers(arch: &str) -> BTreeMap<String, u32> {
     let budgets: Value = serde_json::from_str(include_str!("../../benches/kernel-budgets.json")).unwrap();
     let kernels = budgets["kernels"][arch].as_object().unwrap_or_else(|| panic!("no budgets of {arch}"));
     kernels.iter().map(|(name, of)| (name.clone(), of["registers"].as_u64().unwrap() as u32)).collect()
 }
 
-/// The share of a launch's waves that has blocks. Of less than one wave, the share of the rounds in which
-/// every multiprocessor takes a block.
-fn fullness(card: &Card, launch: &Launch, registers: u32) -> f64 {
+/// Fraction of a launch's waves that is filled with blocks. For less than one wave, the fraction of the
+/// rounds in which every multiprocessor gets one block.
+fn fill(card: &Card, launch: &Launch, registers: u32) -> f64 {
     let Launch { threads, shared_bytes, .. } = *launch;
     let resident = occupancy::blocks(card, threads, registers, shared_bytes);
     assert!(resident > 0, "a block does not fit the card");
@@ -208,7 +208,7 @@ fn fullness(card: &Card, launch: &Launch, registers: u32) -> f64 {
 }
 
 #[test]
-fn every_wave_is_full_or_has_a_reason() {
+fn waves_are_full_or_have_a_reason() {
     let dir = tempfile::tempdir().unwrap();
     let (mut poor, mut used) = (Vec::new(), [false; REASONS.len()]);
     for model in models() {
@@ -219,8 +219,9 @@ fn every_wave_is_full_or_has_a_reason() {
             let steps = ["f16", "turboquant"].map(|codec| [1, 16, 64].map(|rows| (codec, rows)));
             for (codec, rows) in steps.into_iter().flatten() {
                 for (kernel, launch) in launches(&gguf, codec, rows, card.limits()) {
-                    let of = *registers.get(&kernel).unwrap_or_else(|| panic!("no budget of {kernel}"));
-                    let full = fullness(card, &launch, of);
+                    let registers =
+                        *registers.get(&kernel).unwrap_or_else(|| panic!("no budget of {kernel}"));
+                    let full = fill(card, &launch, registers);
                     if full >= FULL {
                         continue;
                     }
@@ -240,12 +241,12 @@ fn every_wave_is_full_or_has_a_reason() {
         }
     }
     assert!(poor.is_empty(), "{}", poor.join("\n"));
-    assert!(used.iter().all(|used| *used), "a reason that nothing needs: {used:?}");
+    assert!(used.iter().all(|used| *used), "an unused reason: {used:?}");
 }
 
-/// 153 of BitNet 2B-4T, of which this has 2 layers of 30: caches of codes cost no launch more.
+/// BitNet 2B-4T has 153, and this model has 2 of its 30 layers. Quantised caches need no further launch.
 #[test]
-fn a_token_is_one_launch_a_stage() {
+fn each_stage_of_a_token_is_one_launch() {
     let dir = tempfile::tempdir().unwrap();
     let gguf = hollow_of(&models()[0], dir.path());
     for codec in ["f16", "turboquant", "turboquant-4"] {

@@ -1,6 +1,6 @@
-//! What every architecture of `model::REGISTRY` has, by each of its names: a small model of `tests/data` with
-//! what another implementation computes of it, the text of its program, and its rows in the documents. A name
-//! without one of these fails and says which. `scripts/reference_tiny.py` makes most of the models.
+//! Every name of every architecture in `model::REGISTRY` has a small model in `tests/data` with the output of
+//! another implementation, a snapshot of its program, and its rows in the documents; the test reports what is
+//! missing. `scripts/reference_tiny.py` creates most of the models.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use support::{npy, root};
 use super::program_text::check_file;
 use super::vectors::alone;
 
-/// Names whose models and references are other files than `tiny/NAME`: model, tokens, reference.
+/// Names whose files are not `tiny/NAME`: model, tokens, reference.
 const ELSEWHERE: [(&str, [&str; 3]); 4] = [
     ("gpt-oss", ["gpt-oss/tiny-mxfp4.gguf", "gpt-oss/mxfp4.tokens.npy", "gpt-oss/mxfp4.hf-fp32.logits.npy"]),
     (
@@ -27,7 +27,7 @@ const ELSEWHERE: [(&str, [&str; 3]); 4] = [
     ("qwen35moe", ["hf/qwen35moe.llamacpp-f16.gguf", "hf/prompts.txt", "hf/qwen35moe.hf-fp32.logits.npy"]),
 ];
 
-/// Names that `card.rs` leaves as they are, because readers of cards know no other for them.
+/// Names that `card.rs` does not translate, because readers of model cards have no other name for them.
 const UNNAMED_IN_CARDS: [&str; 2] = ["qwen35", "qwen35moe"];
 
 fn names() -> impl Iterator<Item = &'static str> {
@@ -40,14 +40,14 @@ fn in_tree(name: &str, path: &str) -> PathBuf {
     found
 }
 
-/// A model's file, sequences of tokens, and the reference's rows: logits, or an encoder's normed rows.
+/// A model's file, token sequences, and the reference's rows: logits, or the normalised rows of an encoder.
 fn golden(name: &str) -> (PathBuf, Vec<Vec<u32>>, Vec<f32>) {
     let tiny = [".gguf", ".tokens.npy", ".np-fp64.npy"].map(|ext| format!("tiny/{name}{ext}"));
     let elsewhere = ELSEWHERE.iter().find(|(known, _)| *known == name);
     let paths = elsewhere.map_or(tiny, |(_, paths)| paths.map(str::to_owned));
     let [model, tokens, reference] = paths.map(|path| in_tree(name, &path));
     let tokens = match tokens.extension().is_some_and(|ext| ext == "txt") {
-        // The reference has these whole, and some rows of a third.
+        // The reference has all rows of these, and some rows of a third.
         true => sequences(&tokens).into_iter().take(2).collect(),
         false => vec![npy(&tokens).f32s().into_iter().map(|token| token as u32).collect()],
     };
@@ -75,11 +75,11 @@ fn rows(engine: &Engine, tokens: &[Vec<u32>]) -> Vec<f32> {
     }
 }
 
-/// Besides, models of some architecture whose layers differ.
+/// Models whose layers differ from each other.
 const LAYERED: [&str; 1] = ["llama-layers"];
 
 #[test]
-fn rows_are_those_of_the_reference() {
+fn rows_match_the_reference() {
     for name in names().chain(LAYERED) {
         let (path, tokens, want) = golden(name);
         for kernels in simd::all() {
@@ -91,15 +91,15 @@ fn rows_are_those_of_the_reference() {
                 got.iter().zip(&want).map(|(a, b)| f64::from(a - b).abs() / deviation).collect();
             let mean = off.iter().sum::<f64>() / off.len() as f64;
             let most = off.iter().copied().fold(0.0, f64::max);
-            eprintln!("{name}, {}: {mean:.1e} in the mean, {most:.1e} at most", kernels.name);
-            // Sums of f32 in another order; no int8 rounding of these tokens is a near tie.
+            eprintln!("{name}, {}: mean {mean:.1e}, max {most:.1e}", kernels.name);
+            // f32 sums in another order; no int8 rounding of these tokens is a near tie.
             assert!(mean <= 1e-5 && most <= 2e-4, "{name}, {}: {mean:e}, {most:e}", kernels.name);
         }
     }
 }
 
 #[test]
-fn decode_is_prefill_to_the_bit() {
+fn decode_matches_prefill_to_the_bit() {
     for name in names().chain(LAYERED) {
         let (path, tokens, _) = golden(name);
         let engine = engine(&path, &tokens, simd::best());
@@ -111,13 +111,13 @@ fn decode_is_prefill_to_the_bit() {
         let mut session = engine.session().expect("room");
         let n_vocab = whole.len() / text.len();
         for (token, want) in text.iter().zip(whole.chunks(n_vocab)) {
-            assert!(session.logits(&[*token]).expect("a step") == want, "{name}: other bits");
+            assert!(session.logits(&[*token]).expect("a step") == want, "{name}: bits differ");
         }
     }
 }
 
 #[test]
-fn each_has_the_text_of_its_program() {
+fn every_architecture_has_a_program_snapshot() {
     for name in names() {
         let (path, ..) = golden(name);
         check_file(&Gguf::open(&path).expect("a golden file"), name, &format!("architectures/{name}.txt"));
@@ -125,7 +125,7 @@ fn each_has_the_text_of_its_program() {
 }
 
 #[test]
-fn each_is_in_the_documents() {
+fn every_architecture_is_in_the_documents() {
     let read = |path: &str| fs::read_to_string(root().join(path)).expect(path);
     let (limits, card) = (read("docs/limits.md"), read("src/card.rs"));
     let support = read("docs/support.md");
@@ -154,9 +154,9 @@ fn notes(gguf: &Gguf) -> Vec<String> {
     build(gguf, model::hyper(gguf).expect("a model")).expect("a model").notes
 }
 
-/// Keys that no reader asks for are noted; ordinary files have none.
+/// A key that nothing reads gives a note; ordinary files have none.
 #[test]
-fn keys_that_nothing_reads_are_noted() {
+fn unread_keys_are_noted() {
     for name in names() {
         let (path, ..) = golden(name);
         assert_eq!(notes(&Gguf::open(&path).expect("a golden file")), [""; 0], "{name}");
@@ -167,17 +167,20 @@ fn keys_that_nothing_reads_are_noted() {
     let [from, to] = ["llama.attention.value_length", "llama.attn_logit_softcapping"].map(str::as_bytes);
     let at = file.windows(from.len()).position(|window| window == from).expect("the key");
     file[at..at + from.len()].copy_from_slice(to);
-    let said = notes(&Gguf::from_bytes(file.into()).expect("a file"));
-    assert_eq!(said.len(), 1, "{said:?}");
-    assert!(said[0].starts_with("llama.attn_logit_softcapping is 16 in the file and is ignored"), "{said:?}");
+    let noted = notes(&Gguf::from_bytes(file.into()).expect("a file"));
+    assert_eq!(noted.len(), 1, "{noted:?}");
+    assert!(
+        noted[0].starts_with("llama.attn_logit_softcapping is 16 in the file and is ignored"),
+        "{noted:?}"
+    );
 }
 
-/// Blocks that differ, in an architecture whose program is of one width.
+/// Blocks of different widths, in an architecture that supports only one.
 #[test]
-fn blocks_that_differ_are_refused_where_they_are_not_known() {
+fn differing_blocks_are_refused_if_unsupported() {
     let gguf = Gguf::open(&in_tree("gemma3", "tiny/gemma3.gguf")).expect("a golden file");
     let mut hyper = model::hyper(&gguf).expect("a model");
     hyper.differing = Some(vec![hyper.layer(0); hyper.n_layers]);
-    let said = build(&gguf, hyper).map(drop).expect_err("one width").to_string();
-    assert!(said.contains("gemma3.attention.head_count_kv: want the same heads"), "{said}");
+    let message = build(&gguf, hyper).map(drop).expect_err("one width").to_string();
+    assert!(message.contains("gemma3.attention.head_count_kv: want the same heads"), "{message}");
 }

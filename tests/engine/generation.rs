@@ -1,4 +1,4 @@
-//! Generation through the public API: what stops it, what repeats it, what it refuses.
+//! Generation through the public API: stop conditions, determinism, and invalid input.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -23,9 +23,9 @@ fn seeded(seed: u64) -> GenerateOptions {
     GenerateOptions { sampler, max_tokens: Some(40), ignore_eos: false, ..GenerateOptions::default() }
 }
 
-/// `auto` says what it passes over: a device that does not open, and a backend without the kernels.
+/// `auto` reports the backends that it skips: a device that does not open, and one without the kernels.
 #[test]
-fn the_first_backend_that_can_run_a_model_does() {
+fn first_backend_that_can_run_a_model_is_used() {
     let mut bytes = Vec::new();
     let spec = Preset::by_name("tiny").unwrap().spec(None, None, 1).unwrap();
     Synth::new(&spec).unwrap().write(&mut bytes, |_| ControlFlow::Continue(())).unwrap();
@@ -34,7 +34,7 @@ fn the_first_backend_that_can_run_a_model_does() {
     };
     let open = |backends| {
         let gguf = Gguf::from_bytes(bytes.clone().into()).unwrap();
-        // The CPU alone has kernels for such a pair.
+        // Only the CPU supports this pair of codecs.
         let (cache_type_k, cache_type_v) = ("f32".parse().unwrap(), "turboquant".parse().unwrap());
         let options = EngineOptions { cache_type_k, cache_type_v, ..EngineOptions::default() };
         Engine::on_first(gguf, &options, backends, |_| ())
@@ -63,7 +63,7 @@ fn generate(engine: &Engine, options: &GenerateOptions) -> (String, Vec<u32>, St
 }
 
 #[test]
-fn one_seed_gives_one_text_and_another_seed_another() {
+fn text_depends_only_on_the_seed() {
     let engine = engine(|_| ());
     let first = generate(&engine, &seeded(7));
     assert_eq!(first, generate(&engine, &seeded(7)));
@@ -71,19 +71,19 @@ fn one_seed_gives_one_text_and_another_seed_another() {
 }
 
 #[test]
-fn the_backend_and_the_host_pick_the_same_tokens() {
+fn backend_and_host_pick_the_same_tokens() {
     let engine = engine(|_| ());
     for seed in 0..4 {
         let on_backend = seeded(seed);
         let mut on_host = on_backend.clone();
-        // More than a device changes.
+        // More changes than a device supports.
         on_host.sampler.logit_bias = (0..257).map(|token| (token, 0.0)).collect();
         assert_eq!(generate(&engine, &on_backend), generate(&engine, &on_host), "seed {seed}");
     }
 }
 
 #[test]
-fn the_pieces_are_the_text_of_the_tokens() {
+fn pieces_match_the_decoded_tokens() {
     let engine = engine(|_| ());
     let (text, tokens, reason) = generate(&engine, &seeded(3));
     let shown: Vec<u32> =
@@ -94,12 +94,12 @@ fn the_pieces_are_the_text_of_the_tokens() {
 }
 
 #[test]
-fn a_stop_string_ends_the_text_before_itself() {
+fn stop_strings_are_not_part_of_the_text() {
     let engine = engine(|_| ());
     let mut options = seeded(3);
     options.ignore_eos = true;
     let (whole, ..) = generate(&engine, &options);
-    // A stop string from the middle of the text, which spans several of the model's short tokens.
+    // A stop string from the middle of the text that spans several tokens.
     let chars: Vec<char> = whole.chars().collect();
     let stop: String = chars[chars.len() / 2..chars.len() / 2 + 8].iter().collect();
     options.stop = vec!["never there".into(), stop.clone()];
@@ -109,7 +109,7 @@ fn a_stop_string_ends_the_text_before_itself() {
 }
 
 #[test]
-fn a_stop_string_that_spells_a_control_token_ends_the_text_at_it() {
+fn stop_strings_match_control_tokens() {
     let engine = engine(|_| ());
     let tokenizer = engine.tokenizer().unwrap();
     let bos = tokenizer.bos().unwrap();
@@ -128,7 +128,7 @@ fn a_stop_string_that_spells_a_control_token_ends_the_text_at_it() {
 }
 
 #[test]
-fn limits_end_it() {
+fn limits_end_the_text() {
     let engine = engine(|_| ());
     let none = GenerateOptions { max_tokens: Some(0), ..seeded(1) };
     assert_eq!(generate(&engine, &none), (String::new(), vec![], StopReason::Limit));
@@ -138,12 +138,12 @@ fn limits_end_it() {
     let (_, tokens, reason) = generate(&small, &endless);
     assert_eq!(reason, StopReason::ContextFull);
     let prompt = small.tokenizer().unwrap().encode(PROMPT, Special::Parse, true);
-    // Every position holds a token that the model has seen; the last one picked was never fed.
+    // Every position has a token; the last picked one was never fed.
     assert_eq!(prompt.len() + tokens.len(), 32 + 1);
 }
 
 #[test]
-fn no_end_token_comes_where_they_are_forbidden() {
+fn ignore_eos_picks_no_end_token() {
     let engine = engine(|_| ());
     let hot = SamplerOptions { temperature: 50.0, top_k: 0, top_p: 1.0, min_p: 0.0, ..seeded(5).sampler };
     let options = GenerateOptions {
@@ -158,7 +158,7 @@ fn no_end_token_comes_where_they_are_forbidden() {
 }
 
 #[test]
-fn it_can_be_cancelled_between_steps() {
+fn generation_can_be_cancelled_between_steps() {
     let engine = engine(|_| ());
     let cancel = Arc::new(AtomicBool::new(false));
     let options = GenerateOptions { cancel: Some(cancel.clone()), ignore_eos: true, ..seeded(1) };
@@ -172,7 +172,7 @@ fn it_can_be_cancelled_between_steps() {
 }
 
 #[test]
-fn a_second_prompt_goes_on_where_the_first_ended() {
+fn second_prompt_continues_the_session() {
     let engine = engine(|options| options.n_seqs = 2);
     let greedy = GenerateOptions {
         sampler: SamplerOptions::greedy(),
@@ -184,21 +184,21 @@ fn a_second_prompt_goes_on_where_the_first_ended() {
     let mut first = session.generate(&[636, 11, 12], &greedy).unwrap();
     first.by_ref().for_each(drop);
     let picked = first.tokens().to_vec();
-    // The last picked token has not been shown to the model.
+    // The last picked token was not fed.
     assert_eq!(session.tokens(), [&[636, 11, 12], &picked[..5]].concat());
     let mut second = session.generate(&[picked[5], 13], &greedy).unwrap();
     second.by_ref().for_each(drop);
-    let went_on = second.tokens().to_vec();
+    let continued = second.tokens().to_vec();
 
     let whole = [&[636, 11, 12], &picked[..], &[13]].concat();
     let mut fresh = engine.session().unwrap();
     let mut at_once = fresh.generate(&whole, &greedy).unwrap();
     at_once.by_ref().for_each(drop);
-    assert_eq!(went_on, at_once.tokens());
+    assert_eq!(continued, at_once.tokens());
 }
 
 #[test]
-fn sessions_on_several_threads_do_not_disturb_each_other() {
+fn sessions_on_several_threads_are_independent() {
     let engine = engine(|options| options.n_seqs = 3);
     let alone: Vec<_> = (0..3).map(|seed| generate(&engine, &seeded(seed))).collect();
     let together: Vec<_> = std::thread::scope(|scope| {
@@ -211,7 +211,7 @@ fn sessions_on_several_threads_do_not_disturb_each_other() {
 }
 
 #[test]
-fn what_cannot_be_done_is_refused_before_anything_runs() {
+fn session_rejects_invalid_prompts() {
     let engine = engine(|options| options.n_ctx = Some(8));
     let mut session = engine.session().unwrap();
     let options = seeded(1);
@@ -226,7 +226,7 @@ fn what_cannot_be_done_is_refused_before_anything_runs() {
 }
 
 #[test]
-fn options_outside_their_range_are_refused_by_name() {
+fn options_outside_their_range_are_refused() {
     let path = support::golden("bitnet/tiny-i2_s.gguf").expect("tiny-i2_s.gguf is in tests/data");
     let refused = |change: fn(&mut EngineOptions)| {
         let mut options = EngineOptions::default();
@@ -238,13 +238,13 @@ fn options_outside_their_range_are_refused_by_name() {
     assert!(refused(|o| o.batch = 0).contains("EngineOptions::batch"));
     let unknown = "tpu".parse::<DeviceOptions>().unwrap_err().to_string();
     assert!(unknown.starts_with("no backend `tpu`: this build has auto, cpu"), "{unknown}");
-    // 2^31 positions of the smallest model are some terabytes of cache.
+    // 2^31 positions of the smallest model need some terabytes of cache.
     let message = refused(|o| o.n_ctx = Some(1 << 31));
     assert!(message.contains("KV cache of 2147483648 positions") && message.contains("free"), "{message}");
 }
 
 #[test]
-fn a_large_context_is_warned_of_and_the_default_is_the_trained_one() {
+fn context_defaults_to_the_trained_one() {
     let trained = engine(|options| options.n_ctx = None);
     assert_eq!(trained.n_ctx(), trained.hyper().n_ctx_train.min(EngineOptions::DEFAULT_CTX));
     assert!(trained.warnings().is_empty());

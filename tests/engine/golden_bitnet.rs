@@ -1,4 +1,4 @@
-//! The BitNet models of `golden/bitnet` against what other implementations computed of them.
+//! The BitNet models of `golden/bitnet` against the results of other implementations.
 
 use std::path::{Path, PathBuf};
 
@@ -14,7 +14,7 @@ use support::{golden, npy};
 
 const N_VOCAB: usize = 640;
 
-/// Every model, and the references that were kept for it.
+/// A model and its references.
 struct Case {
     model: &'static str,
     spec: &'static str,
@@ -71,11 +71,11 @@ fn best_engine(change: impl FnOnce(&mut EngineOptions)) -> Engine {
     engine(&path, "f16", simd::best(), change)
 }
 
-// The bounds below are the ones that golden/README.md measured between correct implementations: an int8 step
-// that flips moves every later logit, so only position 0 is sharp.
+// The bounds below are those measured between correct implementations (golden/README.md): a flipped int8 step
+// changes every later logit, so only position 0 is precise.
 
 #[test]
-fn logits_with_an_f32_cache_are_the_float64_specifications() {
+fn logits_with_an_f32_cache_match_the_f64_specification() {
     for case in &CASES {
         let (Some(path), Some(want)) = (bitnet(case.model), logits_of(case.spec)) else { continue };
         for kernels in simd::all() {
@@ -88,7 +88,7 @@ fn logits_with_an_f32_cache_are_the_float64_specifications() {
 }
 
 #[test]
-fn logits_with_an_f16_cache_are_the_specifications_and_near_bitnetcpp() {
+fn logits_with_an_f16_cache_match_both_references() {
     for case in &CASES {
         let (Some(path), Some(bitnetcpp)) = (bitnet(case.model), logits_of(case.bitnetcpp)) else { continue };
         let spec = case.spec_kv16.and_then(logits_of);
@@ -96,18 +96,18 @@ fn logits_with_an_f16_cache_are_the_specifications_and_near_bitnetcpp() {
             let got = all_logits(&engine(&path, "f16", kernels, |_| ()), &prompts());
             let name = format!("{}, f16 cache, {}", case.model, kernels.name);
             let far = distance(&got, &bitnetcpp, &prompts());
-            eprintln!("{name}: {far:?} from bitnet.cpp");
+            eprintln!("{name}: distance to bitnet.cpp {far:?}");
             assert!(far.mean <= 0.08 && far.mean_cosine > 0.9993, "{name}: {far:?}");
             let Some(spec) = &spec else { continue };
             let far = distance(&got, spec, &prompts());
-            eprintln!("{name}: {far:?} from the specification");
+            eprintln!("{name}: distance to the specification {far:?}");
             assert!(far.first <= 1e-3 && far.mean <= 0.08 && far.mean_cosine > 0.9993, "{name}: {far:?}");
         }
     }
 }
 
 #[test]
-fn every_stage_of_the_trace() {
+fn stages_match_the_trace() {
     let path = bitnet("tiny-i2_s.gguf").expect("tiny-i2_s.gguf is in tests/data");
     let gguf = Gguf::open(&path).unwrap();
     let f32_codec = ggml_types::kv_by_name("f32").unwrap();
@@ -122,7 +122,7 @@ fn every_stage_of_the_trace() {
     pages.seq_mut(0).push(0);
     let step = Step { rows: &rows, pages: &pages, sampling: &[], changes: &[] };
 
-    // Label of the stage, the buffer it leaves, and its name in the trace.
+    // Label of the stage, its output buffer, and the name in the trace.
     let traced = [
         ("embed", "x", "embd"),
         ("0.attn_in", "q", "blk.0.q_rope"),
@@ -148,16 +148,16 @@ fn every_stage_of_the_trace() {
             let scale = want.iter().fold(0f32, |max, value| max.max(value.abs()));
             let far = got.iter().zip(&want).fold(0f32, |max, (a, b)| max.max((a - b).abs()));
             eprintln!("{}: {label}: {far:e} of {scale:e}", kernels.name);
-            // f32 arithmetic of a few hundred terms beside float64: 1e-5 of the largest value, where no int8
-            // step flips, and in this prompt none does.
+            // f32 arithmetic of a few hundred terms compared with f64: 1e-5 of the largest value if no int8
+            // step flips, and none does in this prompt.
             assert!(far <= 1e-5 * scale, "{}: {label} {buf}: {far:e} of {scale:e}", kernels.name);
         }
     }
 }
 
 #[test]
-fn greedy_tokens_are_the_references_wherever_its_margin_is_clear() {
-    /// README: beyond this margin no two correct implementations ever differed.
+fn greedy_tokens_match_where_the_margin_is_clear() {
+    /// Above this margin no two correct implementations ever differed (golden/README.md).
     const CLEAR: f32 = 0.4;
     for (model, reference, kv) in [
         ("tiny-i2_s.gguf", "i2_s.spec-fp64", "f32"),
@@ -189,7 +189,7 @@ fn greedy_tokens_are_the_references_wherever_its_margin_is_clear() {
     }
 }
 
-/// Greedy tokens of a prompt, on a backend; nothing if it is not there.
+/// Greedy tokens of a prompt on a backend; `None` if the backend is not available.
 fn greedy(path: &Path, backend: &str, kv: &str, prompt: &[u32], n: usize) -> Option<Vec<u32>> {
     let options = EngineOptions {
         n_ctx: Some(192),
@@ -209,10 +209,9 @@ fn greedy(path: &Path, backend: &str, kv: &str, prompt: &[u32], n: usize) -> Opt
     Some(picked)
 }
 
-/// The model, kernels, launches and recordings of a card, with the kernels run on the processor; and through
-/// wgpu.
+/// CUDA with the kernels on the CPU, and wgpu.
 #[test]
-fn other_backends_say_what_the_cpu_says() {
+fn greedy_tokens_match_on_every_backend() {
     for (model, kv, prompt, n) in [
         ("tiny-i2_s.gguf", "f16", 3, 16),
         ("tiny-i2_s.gguf", "f32", 1, 6),
@@ -229,9 +228,9 @@ fn other_backends_say_what_the_cpu_says() {
     }
 }
 
-/// The head alone rounds: logits move by its quantisation error, and no layer before it does.
+/// Only the head is quantised: logits change by its quantisation error, and no layer before it changes.
 #[test]
-fn a_head_of_another_type_says_nearly_the_same() {
+fn logits_of_a_quantised_head_are_close() {
     let logits = |head: &str| {
         let engine = best_engine(|options| options.head_type = head.parse().unwrap());
         assert_eq!(engine.head_type(), if head == "keep" { "f16" } else { head });
@@ -239,7 +238,7 @@ fn a_head_of_another_type_says_nearly_the_same() {
     };
     let (want, got) = (logits("keep"), logits("q8_0"));
     let far = distance(&got, &want, &prompts());
-    // Steps of 1/127 of a block's largest weight, 384 of them a logit, beside logits of deviation 3.
+    // Steps of 1/127 of a block's largest weight, 384 per logit; logits have a standard deviation of 3.
     assert!(far.mean > 0.0 && far.mean < 0.02 && far.mean_cosine > 0.9999, "{far:?}");
 
     let path = bitnet("tiny-i2_s.gguf").expect("tiny-i2_s.gguf is in tests/data");
@@ -255,7 +254,7 @@ fn last_logits(session: &mut Session, tokens: &[u32]) -> Vec<f32> {
 }
 
 #[test]
-fn prefill_of_n_is_n_single_steps_around_every_limit() {
+fn prefill_matches_single_steps() {
     let tokens = &prompts()[3];
     let single_engine = best_engine(|_| ());
     let mut single = single_engine.session().unwrap();
@@ -265,7 +264,7 @@ fn prefill_of_n_is_n_single_steps_around_every_limit() {
         let mut session = engine.session().unwrap();
         for n in [1, 2, 3, 4, 5, 6, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 130] {
             session.cut_back(0);
-            // Same kernels, same sums in the same order: equal to the bit.
+            // The same kernels with sums in the same order.
             assert_eq!(
                 last_logits(&mut session, &tokens[..n]),
                 one_by_one[n - 1],
@@ -276,7 +275,7 @@ fn prefill_of_n_is_n_single_steps_around_every_limit() {
 }
 
 #[test]
-fn a_session_that_is_cut_back_is_one_that_never_went_further() {
+fn cut_back_sessions_match_shorter_ones() {
     let tokens = &prompts()[3];
     let engine = best_engine(|options| options.n_seqs = 2);
     let (mut cut, mut fresh) = (engine.session().unwrap(), engine.session().unwrap());
@@ -293,7 +292,7 @@ fn a_session_that_is_cut_back_is_one_that_never_went_further() {
 }
 
 #[test]
-fn interleaved_sessions_are_separate_ones() {
+fn interleaved_sessions_are_independent() {
     let prompts = prompts();
     let engine = best_engine(|options| options.n_seqs = 2);
     let alone: Vec<Vec<f32>> =

@@ -1,5 +1,5 @@
-//! Converted checkpoints against what transformers computes of them, and against its tokenizers.
-//! `shared/golden/hf/README.md` says how the data was made.
+//! Converted checkpoints against the logits and tokenizers of transformers. `shared/golden/hf/README.md`
+//! describes how the data was created.
 
 use std::fs;
 use std::ops::ControlFlow;
@@ -21,8 +21,8 @@ fn convert(folder: &Path, outtype: &str) -> Gguf {
     Gguf::from_bytes(out.into()).unwrap()
 }
 
-/// Folder, type of the file, reference. Ternary ones are of i2_s, whose layers round their input to int8 as
-/// transformers does; of f32, a file of architecture llama does not say so.
+/// Folder, type of the file, reference. In ternary i2_s files, layers quantise their input to int8 as in
+/// transformers; an f32 file of architecture llama does not specify that.
 const CASES: [(&str, &str, &str); 9] = [
     ("llama", "f32", "llama.hf-fp32"),
     ("qwen2", "f32", "qwen2.hf-fp32"),
@@ -35,15 +35,15 @@ const CASES: [(&str, &str, &str); 9] = [
     ("llama-ternary", "f32", "llama-ternary.spec-fp64-noact"),
 ];
 
-/// 2e-5 of logits of deviation 1: sums of f32 in another order, and no int8 rounding of these prompts is a
-/// near tie.
+/// 2e-5 for logits with a standard deviation of 1: f32 sums in another order, and no int8 rounding of these
+/// prompts is a near tie.
 #[test]
-fn logits_are_transformers() {
+fn logits_match_transformers() {
     let Some(prompts) = golden("hf/prompts.txt") else { return };
     let prompts = sequences(&prompts);
     for (folder, outtype, reference) in CASES {
         let Some(path) = golden(&format!("hf/{folder}")) else { continue };
-        let want = npy(&golden(&format!("hf/{reference}.logits.npy")).expect("it lies beside the folder"));
+        let want = npy(&golden(&format!("hf/{reference}.logits.npy")).expect("a file next to the folder"));
         let engine = support::logits::engine(convert(&path, outtype), "f32", simd::all()[0], |options| {
             options.n_ctx = Some(64);
         });
@@ -54,7 +54,7 @@ fn logits_are_transformers() {
         let far = distance(&got, &want, &prompts);
         eprintln!("{folder}, {outtype}: {most:e}, {far:?}");
         if (folder, outtype) == ("llama-ternary", "i2_s") {
-            // Here an int8 rounding is a near tie after all: a few positions flip, the others are as near.
+            // One int8 rounding is a near tie: a few positions flip, the others are as close.
             assert!(far.first <= 2e-5 && far.mean <= 5e-4 && far.mean_cosine > 0.999999, "{far:?}");
         } else {
             assert!(most <= 2e-5, "{folder}, {outtype}: {most:e} apart");
@@ -62,16 +62,16 @@ fn logits_are_transformers() {
     }
 }
 
-/// Hybrids, of f32 files: the first two prompts whole, and the last four positions of the third. 5e-5 of
-/// logits of deviation 1.7, because transformers computes a delta net in chunks.
+/// f32 files: all positions of the first two prompts, and the last four of the third. 5e-5 for logits with a
+/// standard deviation of 1.7, because transformers computes a delta net in chunks.
 #[test]
-fn logits_of_hybrids_are_transformers() {
+fn logits_of_hybrids_match_transformers() {
     let Some(prompts) = golden("hf/prompts.txt") else { return };
     let prompts = sequences(&prompts);
     for folder in ["qwen35", "qwen35moe"] {
         let path = golden(&format!("hf/{folder}")).expect("it is in tests/data");
         let want =
-            npy(&golden(&format!("hf/{folder}.hf-fp32.logits.npy")).expect("it lies beside the folder"));
+            npy(&golden(&format!("hf/{folder}.hf-fp32.logits.npy")).expect("a file next to the folder"));
         let engine = support::logits::engine(convert(&path, "f32"), "f32", simd::all()[0], |options| {
             options.n_ctx = Some(64);
         });
@@ -87,8 +87,8 @@ fn logits_of_hybrids_are_transformers() {
     }
 }
 
-/// Texts of which a GGUF reader's ids differ by design: it normalises nothing to NFC, and puts the space of
-/// SentencePiece before a text that starts with one and after special tokens too.
+/// Texts whose ids differ by design in a GGUF reader: it does not normalise to NFC, and it adds the leading
+/// space of SentencePiece even before a text that starts with one and after special tokens.
 fn differs(folder: &str, text: &str) -> bool {
     match folder {
         "qwen2" | "qwen3" | "qwen35" => text.contains("e\u{301}"),
@@ -98,14 +98,14 @@ fn differs(folder: &str, text: &str) -> bool {
 }
 
 #[test]
-fn ids_are_transformers() {
+fn token_ids_match_transformers() {
     const FOLDERS: [&str; 8] =
         ["bitnet-packed", "bitnet-master", "llama", "llama-ternary", "qwen2", "qwen3", "qwen35", "gpt2"];
     for folder in FOLDERS {
         let Some(path) = golden(&format!("hf/{folder}")) else { continue };
         let gguf = convert(&path, "f16");
         let tokenizer = Tokenizer::from_gguf(&gguf, TokenizerOptions::default()).unwrap();
-        let texts = golden(&format!("hf/{folder}.tokens.jsonl")).expect("it lies beside the folder");
+        let texts = golden(&format!("hf/{folder}.tokens.jsonl")).expect("a file next to the folder");
         for line in fs::read_to_string(texts).unwrap().lines() {
             let case: serde_json::Value = serde_json::from_str(line).unwrap();
             let text = case["text"].as_str().unwrap();

@@ -1,6 +1,5 @@
-//! Models of Llama's form (`llama`, `qwen2`, `qwen3`) and GPT-2 against what other implementations computed
-//! of them.
-//! `shared/golden/README.md` says how far correct implementations are apart.
+//! Llama-like models (`llama`, `qwen2`, `qwen3`) and GPT-2 against the results of other implementations.
+//! `shared/golden/README.md` has the distances between correct implementations.
 
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -13,11 +12,11 @@ use support::case::{simt, wgpus};
 use support::logits::{Distance, all_logits, distance, sequences};
 use support::{golden, npy};
 
-/// A model, and what Hugging Face computes of its weights in f32.
+/// A model, and the logits that transformers computes from its weights in f32.
 struct Case {
     model: &'static str,
     reference: &'static str,
-    /// Whether layers round their input to int8, which moves logits wherever a step flips.
+    /// True if layers quantise their input to int8, which changes logits if a step flips.
     int8: bool,
 }
 
@@ -25,7 +24,7 @@ const fn plain(model: &'static str, reference: &'static str) -> Case {
     Case { model, reference, int8: false }
 }
 
-/// Models of the repository; the others lie in `shared/golden`.
+/// Models in the repository; the others are in `shared/golden`.
 const IN_TREE: [&str; 2] = ["qwen3/tiny-f16.gguf", "llama-i2_s/tiny-i2_s.gguf"];
 
 const CASES: &[Case] = &[
@@ -61,8 +60,8 @@ const CASES: &[Case] = &[
 ];
 
 impl Case {
-    /// The model's file and the reference's logits, where they are here.
-    fn found(&self) -> Option<(PathBuf, Vec<f32>)> {
+    /// The model's file and the reference's logits, if available.
+    fn files(&self) -> Option<(PathBuf, Vec<f32>)> {
         let (model, logits) = (golden(self.model), golden(&format!("{}.logits.npy", self.reference)));
         assert!(model.is_some() || !IN_TREE.contains(&self.model), "{} is not in tests/data", self.model);
         let model = model?;
@@ -72,8 +71,8 @@ impl Case {
         Some((model, logits.f32s()))
     }
 
-    /// Sums of f32 in another order, 1e-4 between the references; of int8 layers position 0 alone is sharp.
-    fn holds(&self, far: &Distance) -> bool {
+    /// f32 sums in another order, 1e-4 between the references; with int8 layers only position 0 is precise.
+    fn is_within(&self, far: &Distance) -> bool {
         match self.int8 {
             false => far.first <= 1e-4 && far.mean <= 1e-5,
             true => far.first <= 1e-3 && far.mean <= 0.04 && far.mean_cosine > 0.9993,
@@ -86,48 +85,49 @@ fn prompts() -> Vec<Vec<u32>> {
 }
 
 #[test]
-fn logits_are_those_of_the_references() {
+fn logits_match_the_references() {
     for case in CASES {
-        let Some((path, want)) = case.found() else { continue };
+        let Some((path, want)) = case.files() else { continue };
         for kernels in simd::all() {
             let gguf = Gguf::open(&path).expect("a golden file");
             let engine = support::logits::engine(gguf, "f32", kernels, |_| ());
             let far = distance(&all_logits(&engine, &prompts()), &want, &prompts());
             eprintln!("{}, {}: {far:?}", case.model, kernels.name);
-            assert!(case.holds(&far), "{}, {}: {far:?}", case.model, kernels.name);
+            assert!(case.is_within(&far), "{}, {}: {far:?}", case.model, kernels.name);
         }
     }
 }
 
-/// With inputs rounded by block, as far from the reference as llama.cpp is, which rounds them likewise, and
-/// no farther; every kernel set alike.
+/// With inputs quantised per block, every kernel set is about as far from the reference as llama.cpp, which
+/// quantises them in the same way.
 #[test]
-fn logits_of_inputs_rounded_by_block_are_as_near_as_llama_cpps() {
+fn i8_block_logits_are_as_close_as_llama_cpp() {
     for name in ["q4_0", "q2_k", "q4_k", "q5_k", "q6_k", "q4_k_m"] {
         let model = golden(&format!("llama/tiny-{name}.gguf"));
         let logits =
             |tag: &str| golden(&format!("llama/{name}.{tag}.logits.npy")).map(|path| npy(&path).f32s());
         let (Some(model), Some(want)) = (model, logits("hf-dequant-fp32")) else { return };
-        let theirs = distance(&logits("llamacpp-kvf32").expect("beside it"), &want, &prompts());
+        let of_llama_cpp = distance(&logits("llamacpp-kvf32").expect("its logits"), &want, &prompts());
         for kernels in simd::all() {
             let gguf = Gguf::open(&model).expect("a golden file");
             let engine = support::logits::engine(gguf, "f32", kernels, |options| {
                 options.act_type = "i8-block".parse().unwrap();
             });
             let far = distance(&all_logits(&engine, &prompts()), &want, &prompts());
-            eprintln!("{name}, {}: {far:?}, llama.cpp {theirs:?}", kernels.name);
-            assert!((0.2..1.1).contains(&(far.mean / theirs.mean)), "{name}, {}: {far:?}", kernels.name);
+            eprintln!("{name}, {}: {far:?}, llama.cpp {of_llama_cpp:?}", kernels.name);
+            let ratio = far.mean / of_llama_cpp.mean;
+            assert!((0.2..1.1).contains(&ratio), "{name}, {}: {far:?}", kernels.name);
         }
     }
 }
 
-/// On devices, with caches of f32; and some models with caches of f16 and of codes, which are off the
-/// reference by what the cache rounds.
+/// On devices, with f32 caches; some models also with f16 and quantised caches, which differ from the
+/// reference by the rounding of the cache.
 #[test]
 #[ignore = "thorough: scripts/test --all"]
-fn logits_of_devices_are_those_of_the_references() {
+fn logits_on_devices_match_the_references() {
     for case in CASES {
-        let Some((path, want)) = case.found() else { continue };
+        let Some((path, want)) = case.files() else { continue };
         let caches: &[(&str, f64)] = match case.model {
             "llama/tiny-f16.gguf"
             | "qwen3/tiny-f16.gguf"
@@ -152,21 +152,22 @@ fn logits_of_devices_are_those_of_the_references() {
                 let far = distance(&all_logits(&engine, &prompts()), &want, &prompts());
                 let what = format!("{}, {kv}, {device}: {far:?}", case.model);
                 eprintln!("{what}");
-                assert!(if kv == "f32" { case.holds(&far) } else { far.mean <= most }, "{what}");
+                assert!(if kv == "f32" { case.is_within(&far) } else { far.mean <= most }, "{what}");
             }
         }
     }
 }
 
 #[test]
-fn greedy_texts_are_the_references_wherever_their_margin_is_clear() {
-    /// Above what f32 sums in another order move a logit by, and int8 steps that flip.
+fn greedy_texts_match_where_the_margin_is_clear() {
+    /// Margin above the effect of f32 sums in another order, and of flipped int8 steps.
     fn clear(case: &Case) -> f32 {
         if case.int8 { 0.1 } else { 2e-3 }
     }
     for case in CASES {
-        let Some((path, _)) = case.found() else { continue };
-        let file = |ext: &str| golden(&format!("{}.{ext}", case.reference)).expect("beside the logits");
+        let Some((path, _)) = case.files() else { continue };
+        let file =
+            |ext: &str| golden(&format!("{}.{ext}", case.reference)).expect("a file next to the logits");
         let (texts, margins) = (sequences(&file("greedy.txt")), npy(&file("greedy-margin.npy")).f32s());
         let gguf = Gguf::open(&path).expect("a golden file");
         let engine = support::logits::engine(gguf, "f32", simd::best(), |_| ());
@@ -193,10 +194,10 @@ fn greedy_texts_are_the_references_wherever_their_margin_is_clear() {
     }
 }
 
-/// A file that holds another model under the architecture's name is refused by the tensor that gives it away,
-/// and one that lacks something by what it lacks.
+/// A file with another model under the architecture's name is refused with the tensor that differs, and an
+/// incomplete file with the tensor that is missing.
 #[test]
-fn what_is_not_of_the_architecture_is_refused_by_name() {
+fn tensors_of_other_architectures_are_refused() {
     let Some(path) = golden("qwen2/tiny-f16.gguf") else { return };
     let bytes = std::fs::read(&path).expect("a golden file");
     let refused = |from: &str, to: &str| {
@@ -207,10 +208,10 @@ fn what_is_not_of_the_architecture_is_refused_by_name() {
         let opened = Engine::from_bytes(bytes.into(), &EngineOptions::default());
         opened.map(drop).expect_err("another model").to_string()
     };
-    let said = refused("blk.1.attn_k.bias", "blk.1.attn_k.bios");
-    assert!(said.contains("blk.1.attn_k.bias: want [64]"), "{said}");
-    let said = refused("blk.1.attn_norm.weight", "blk.1.attn_normed.eigh");
-    assert!(said.contains("blk.1.attn_norm.weight"), "{said}");
+    let message = refused("blk.1.attn_k.bias", "blk.1.attn_k.bios");
+    assert!(message.contains("blk.1.attn_k.bias: want [64]"), "{message}");
+    let message = refused("blk.1.attn_norm.weight", "blk.1.attn_normed.eigh");
+    assert!(message.contains("blk.1.attn_norm.weight"), "{message}");
     let Some(path) = golden("qwen3/tiny-f16.gguf") else { return };
     let bytes = std::fs::read(&path).expect("a golden file");
     let under = |name: &str| {
@@ -224,29 +225,32 @@ fn what_is_not_of_the_architecture_is_refused_by_name() {
         opened.map(drop).expect_err("another model").to_string()
     };
     assert!(under("qwen2").contains("attn_q.bias: want [256]"), "{}", under("qwen2"));
-    let said = under("mamba");
-    assert!(said.contains("unknown architecture `mamba`; supported are: "), "{said}");
-    // Llama asks for all that Qwen3 has, but for the norms of heads.
-    let said = under("llama");
-    assert!(said.contains("_norm.weight: want no such tensor in a model of architecture `llama`"), "{said}");
+    let message = under("mamba");
+    assert!(message.contains("unknown architecture `mamba`; supported are: "), "{message}");
+    // Llama requires all tensors of Qwen3 except the norms of heads.
+    let message = under("llama");
+    assert!(
+        message.contains("_norm.weight: want no such tensor in a model of architecture `llama`"),
+        "{message}"
+    );
 }
 
-/// GPT-OSS: a model that scripts/reference_gpt_oss.py made, and what transformers computes with it.
+/// A model from scripts/reference_gpt_oss.py, and its logits in transformers.
 #[test]
-fn logits_of_gpt_oss_are_those_of_transformers() {
-    logits_are_those_of_transformers("gpt-oss", "mxfp4");
+fn logits_of_gpt_oss_match_transformers() {
+    compare_with_transformers("gpt-oss", "mxfp4");
 }
 
-/// MiniCPM: a model that scripts/reference_minicpm.py made, of NVFP4 with a factor beside each matrix, and of
-/// every type of points of a codebook.
+/// A model from scripts/reference_minicpm.py in NVFP4 with a factor per matrix and in every codebook type,
+/// and its logits in transformers.
 #[test]
-fn logits_of_minicpm_are_those_of_transformers() {
-    logits_are_those_of_transformers("minicpm", "points");
+fn logits_of_minicpm_match_transformers() {
+    compare_with_transformers("minicpm", "points");
 }
 
-/// The same ternary weights with a scale a row: sums are of integers, and are multiplied by the same scale.
+/// The same ternary weights with a scale per row: the integer sums and the scales are the same.
 #[test]
-fn rows_with_a_scale_have_the_logits_of_i2_s_to_the_bit() {
+fn row_scaled_ternary_logits_match_i2_s_to_the_bit() {
     let path = golden("llama-i2_s/tiny-i2_s.gguf").expect("it is in tests/data");
     let file = bytes::Bytes::from(std::fs::read(path).expect("a golden file"));
     let open = |file: &bytes::Bytes| Gguf::from_bytes(file.clone()).expect("a whole file");
@@ -271,8 +275,8 @@ fn rows_with_a_scale_have_the_logits_of_i2_s_to_the_bit() {
     }
 }
 
-/// A made model of `tests/data`, on the CPU, through wgpu and on CUDA.
-fn logits_are_those_of_transformers(folder: &str, stem: &str) {
+/// A generated model of `tests/data`, on the CPU, through wgpu and on CUDA.
+fn compare_with_transformers(folder: &str, stem: &str) {
     let names =
         [format!("tiny-{stem}.gguf"), format!("{stem}.tokens.npy"), format!("{stem}.hf-fp32.logits.npy")];
     let [model, tokens, logits] =
@@ -296,21 +300,21 @@ fn logits_are_those_of_transformers(folder: &str, stem: &str) {
         let off = got.iter().zip(&want).map(|(got, want)| f64::from((got - want).abs()));
         let (mean, most) = off.fold((0.0, 0.0_f64), |(mean, most), off| (mean + off, most.max(off)));
         let mean = mean / want.len() as f64;
-        eprintln!("{device}: {mean:.1e} in the mean, {most:.1e} at most");
+        eprintln!("{device}: mean {mean:.1e}, max {most:.1e}");
         assert!(got.len() == want.len() && mean < 1e-5 && most < 2e-4, "{device}: {mean:e}, {most:e}");
     }
 }
 
-/// Numbers of a mixture that make no sense, each by its key.
+/// The error names the key of the invalid number.
 #[test]
-fn experts_that_make_no_sense_are_refused() {
+fn invalid_experts_are_refused() {
     let Some(path) = golden("qwen3moe/tiny-f16.gguf") else { return };
     let bytes = std::fs::read(&path).expect("a golden file");
     let with = |key: &str, value: u32| {
         let mut bytes = bytes.clone();
         let key = format!("qwen3moe.{key}");
         let at = bytes.windows(key.len()).position(|window| window == key.as_bytes()).expect("a key");
-        // Behind a key stand its type, here that of a u32, and its value.
+        // A key is followed by its type, here that of a u32, and its value.
         let value_at = at + key.len() + 4;
         assert_eq!(bytes[value_at - 4..value_at], 4_u32.to_le_bytes());
         bytes[value_at..value_at + 4].copy_from_slice(&value.to_le_bytes());
@@ -326,17 +330,17 @@ fn experts_that_make_no_sense_are_refused() {
         ("expert_feed_forward_length", 0, "expert_feed_forward_length: want 1 to"),
         ("expert_feed_forward_length", 95, "ffn_gate_exps.weight: want [380, 128]"),
     ] {
-        let said = with(key, value);
-        assert!(said.contains(want), "{key} = {value}: {said}");
+        let message = with(key, value);
+        assert!(message.contains(want), "{key} = {value}: {message}");
     }
 }
 
-/// A context longer than the learned positions has no meaning.
+/// Learned position embeddings limit the context.
 #[test]
-fn a_context_beyond_the_learned_positions_is_refused() {
+fn context_beyond_the_learned_positions_is_refused() {
     let Some(path) = golden("gpt2/tiny-f16.gguf") else { return };
     let of = |n_ctx| EngineOptions { n_ctx: Some(n_ctx), ..EngineOptions::default() };
-    let said = Engine::open(&path, &of(257)).map(drop).expect_err("256 positions").to_string();
-    assert!(said.contains("EngineOptions::n_ctx: want 1 to 256, got 257"), "{said}");
+    let message = Engine::open(&path, &of(257)).map(drop).expect_err("256 positions").to_string();
+    assert!(message.contains("EngineOptions::n_ctx: want 1 to 256, got 257"), "{message}");
     assert!(Engine::open(&path, &of(256)).is_ok());
 }

@@ -1,4 +1,4 @@
-//! Broken models: whatever a file says, loading and running it ends in an answer or an error.
+//! Broken models: for any file contents, loading and running ends with a result or an error.
 
 use bytes::Bytes;
 use sterna::engine::{Engine, EngineOptions};
@@ -8,7 +8,7 @@ fn model() -> Vec<u8> {
     std::fs::read(support::golden("bitnet/tiny-i2_s.gguf").expect("tiny-i2_s.gguf is in tests/data")).unwrap()
 }
 
-/// Loads, and where that succeeds, tokenizes and runs.
+/// Loads a model, and if that succeeds, runs it and opens the tokenizer.
 fn try_all(bytes: Vec<u8>) -> Result<(), sterna::Error> {
     let options = EngineOptions { threads: Some(1), n_ctx: Some(8), ..EngineOptions::default() };
     let engine = Engine::from_bytes(Bytes::from(bytes), &options)?;
@@ -18,27 +18,27 @@ fn try_all(bytes: Vec<u8>) -> Result<(), sterna::Error> {
 }
 
 #[test]
-fn every_broken_byte_of_the_description_is_survived() {
+fn changed_header_bytes_do_not_panic() {
     let good = model();
     try_all(good.clone()).unwrap();
-    // Metadata and tensor descriptions end where the first tensor begins.
+    // Metadata and tensor descriptions end at the first tensor.
     let gguf = Gguf::from_bytes(Bytes::from(good.clone())).unwrap();
     let end = gguf.tensors().iter().map(|tensor| tensor.start as usize).min().unwrap();
     let mut failed = 0;
     let mut state = 1u64;
     for _ in 0..400 {
-        // A linear congruential generator (Knuth's MMIX constants), for places and values.
+        // A linear congruential generator (Knuth's MMIX constants), for offsets and values.
         state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         let mut bytes = good.clone();
         let at = (state >> 33) as usize % end;
         bytes[at] = (state >> 24) as u8;
         failed += usize::from(try_all(bytes).is_err());
     }
-    assert!(failed > 0, "no change was noticed");
+    assert!(failed > 0, "no change was detected");
 }
 
 #[test]
-fn every_cut_is_refused() {
+fn truncated_files_are_refused() {
     let good = model();
     let cuts = (0..64).map(|at| at * good.len() / 64).chain(good.len() - 40..good.len());
     for len in cuts {
@@ -80,13 +80,13 @@ pub(super) fn without(file: Vec<u8>, key: &str) -> Vec<u8> {
     changed(&file, |metadata| metadata.remove(key), str::to_owned)
 }
 
-/// A file in which a tensor has another name.
+/// A file with one tensor renamed.
 fn renamed(file: &[u8], name: &str, other: &str) -> Vec<u8> {
     changed(file, |_| (), |found| if found == name { other } else { found }.to_owned())
 }
 
 #[test]
-fn numbers_that_contradict_the_tensors_are_refused_by_tensor_or_key() {
+fn metadata_that_contradicts_tensors_is_refused() {
     for (key, value, word) in [
         ("embedding_length", 768u32, "token_embd.weight: want [640, 768], file has [640, 384] f16"),
         ("feed_forward_length", 4096, "blk.0.ffn_gate.weight: want [4096, 384]"),
@@ -101,9 +101,9 @@ fn numbers_that_contradict_the_tensors_are_refused_by_tensor_or_key() {
     }
 }
 
-/// What only some architectures read: each by its key, and no number of layers takes memory of its own.
+/// Keys of some architectures: the error names the key, and a huge number of layers allocates no memory.
 #[test]
-fn numbers_of_windows_caps_and_experts_that_make_no_sense_are_refused_by_key() {
+fn invalid_metadata_is_refused_by_key() {
     for (file, key, values) in [
         ("gemma3/tiny-f16.gguf", "attention.sliding_window", vec![Value::from(0u32)]),
         ("gemma3/tiny-f16.gguf", "attention.sliding_window_pattern", vec![Value::from(0u32)]),
@@ -132,18 +132,18 @@ fn numbers_of_windows_caps_and_experts_that_make_no_sense_are_refused_by_key() {
         let good = std::fs::read(path).unwrap();
         let architecture = file.split('/').next().expect("a folder");
         for value in values {
-            let said = format!("{value:?}");
+            let shown = format!("{value:?}");
             let broken = with_in(good.clone(), &format!("{architecture}.{key}"), value);
             let message = try_all(broken).unwrap_err().to_string();
             let named = if key == "block_count" { "blk." } else { key };
-            assert!(message.contains(named), "{file}, {key} = {said}: {message}");
+            assert!(message.contains(named), "{file}, {key} = {shown}: {message}");
         }
     }
 }
 
-/// Numbers of delta nets, each by its key, and their tensors by name.
+/// The error names the key or the tensor.
 #[test]
-fn delta_nets_that_make_no_sense_are_refused() {
+fn invalid_delta_nets_are_refused() {
     let good = super::recurrent::file();
     try_all(good.clone()).unwrap();
     let of = |key: &str, value: Value| with_in(good.clone(), &format!("qwen35.{key}"), value);
@@ -178,10 +178,10 @@ fn delta_nets_that_make_no_sense_are_refused() {
         assert!(message.contains("full_attention_interval: want 1 to the 5 blocks"), "{every}: {message}");
     }
     try_all(without_list(good.clone())).unwrap();
-    // As many blocks as any file may claim, which take no memory.
+    // The maximum number of blocks in a file does not allocate memory.
     let message = try_all(without_list(of("block_count", (1u32 << 30).into()))).unwrap_err().to_string();
     assert!(message.contains("tensor blk.5."), "{message}");
-    // Other layers have other tensors, and all of them are needed.
+    // If other layers are recurrent, their tensors are missing.
     let flipped = truths(&[true, true, true, true, true].map(Value::Bool));
     let message = try_all(of("attention.recurrent_layers", flipped)).unwrap_err().to_string();
     assert!(message.contains("tensor blk.3.attn_qkv.weight"), "{message}");
@@ -194,9 +194,9 @@ fn delta_nets_that_make_no_sense_are_refused() {
     assert!(message.contains("tensor output_norm.weight: want"), "{message}");
 }
 
-/// What is said of a rotated basis, each key by its name: what is not understood would be noise.
+/// The error names the key; an unsupported rotation would give wrong results.
 #[test]
-fn rotated_bases_that_make_no_sense_are_refused() {
+fn invalid_rotated_bases_are_refused() {
     let Some(path) = support::golden("qwen35/tiny-rot-pq2_0.gguf") else { return };
     let good = std::fs::read(path).unwrap();
     try_all(good.clone()).unwrap();
@@ -225,9 +225,9 @@ fn rotated_bases_that_make_no_sense_are_refused() {
         ("tied_output", Value::Bool(true)),
         ("seed", Value::from(1u32)),
     ] {
-        let said = format!("{value:?}");
+        let shown = format!("{value:?}");
         let message = try_all(with_in(good.clone(), &format!("prism.hadamard.{key}"), value)).unwrap_err();
-        assert!(message.to_string().contains("metadata prism.hadamard."), "{key} = {said}: {message}");
+        assert!(message.to_string().contains("metadata prism.hadamard."), "{key} = {shown}: {message}");
     }
     for key in ["version", "block_size", "axis", "sign_mode", "sign_widths", "weight_names"] {
         let message = try_all(without(good.clone(), &format!("prism.hadamard.{key}"))).unwrap_err();
@@ -235,9 +235,9 @@ fn rotated_bases_that_make_no_sense_are_refused() {
     }
 }
 
-/// What guesses further tokens, and what is for images, is left out.
+/// Blocks for multi-token prediction, and tensors for images.
 #[test]
-fn tensors_beside_the_text_model_are_left_out() {
+fn tensors_besides_the_text_model_are_ignored() {
     let good = super::recurrent::file();
     let options = EngineOptions { threads: Some(1), n_ctx: Some(8), ..EngineOptions::default() };
     let logits = |file: Vec<u8>| {
@@ -245,7 +245,7 @@ fn tensors_beside_the_text_model_are_left_out() {
         let warnings = engine.warnings().join(" ");
         (engine.session().unwrap().logits(&[5, 6]).unwrap().to_vec(), warnings)
     };
-    // Four layers, and the fifth as one that guesses.
+    // Four layers, and the fifth for multi-token prediction.
     let four = with_in(good, "qwen35.nextn_predict_layers", 1u32.into());
     let (want, _) = logits(four.clone());
     let with_images = renamed(&four, "blk.4.attn_norm.weight", "v.patch_embd.weight");
@@ -254,7 +254,7 @@ fn tensors_beside_the_text_model_are_left_out() {
 }
 
 #[test]
-fn ternary_codes_without_a_meaning_are_refused_by_tensor_and_row() {
+fn invalid_ternary_codes_are_refused_by_tensor_and_row() {
     let good = model();
     let gguf = Gguf::from_bytes(Bytes::from(good.clone())).unwrap();
     let mut tensors = 0;
@@ -268,7 +268,7 @@ fn ternary_codes_without_a_meaning_are_refused_by_tensor_and_row() {
                 format!("tensor {}: want valid i2_s codes, file has an invalid code in row {row}", info.name);
             assert_eq!(message, want);
         }
-        // What lies behind the scale means nothing anyway.
+        // The bytes after the scale are unused.
         let mut bytes = good.clone();
         bytes[info.start as usize + rows * row_bytes + 31] = 0xff;
         try_all(bytes).unwrap();

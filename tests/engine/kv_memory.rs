@@ -1,4 +1,4 @@
-//! What long contexts take: the plan, and what the CUDA backend asks its driver for, against the formula.
+//! Memory of long contexts: the plan, and the allocations of the CUDA backend, against the formula.
 
 #![cfg(feature = "cuda")]
 
@@ -26,16 +26,16 @@ use super::hollow::hollow_of;
 
 const POSITIONS: usize = 131_072;
 
-/// A card that counts the bytes it is asked for, over another driver; or over none: then it holds nothing and
-/// runs nothing.
+/// A card that counts allocated bytes and forwards to another driver, if any; without one it stores and runs
+/// nothing.
 pub struct Counting {
     on: Option<Box<dyn Driver>>,
     bytes: u64,
     pub used: Arc<AtomicU64>,
-    /// Page-locked memory of the host.
+    /// Bytes of page-locked host memory.
     pub locked: Arc<AtomicU64>,
     limits: Limits,
-    /// Launches of each recording, in order.
+    /// Number of launches of each graph, in order.
     recorded: Arc<Mutex<Vec<usize>>>,
 }
 
@@ -46,7 +46,7 @@ impl Counting {
         Self { on: None, bytes, used, locked, limits, recorded }
     }
 
-    /// With the geometry of a card that exists.
+    /// Creates a card with the geometry of an existing one.
     pub fn like(card: &Card, bytes: u64) -> Self {
         Self { limits: card.limits(), ..Self::card(bytes) }
     }
@@ -97,7 +97,7 @@ impl Driver for Counting {
     }
 
     fn read(&mut self, from: Address, out: &mut [u8]) -> Result<(), BackendError> {
-        self.on.as_mut().expect("nobody reads from what holds nothing").read(from, out)
+        self.on.as_mut().expect("a driver with memory").read(from, out)
     }
 
     fn connect(&mut self, _: &mut dyn Driver) -> Result<(), BackendError> {
@@ -105,7 +105,7 @@ impl Driver for Counting {
     }
 
     fn receive(&mut self, _: &mut dyn Driver, _: &[Piece]) -> Result<(), BackendError> {
-        unreachable!("nobody runs it")
+        unreachable!("one card does not receive")
     }
 
     fn mailboxes(&mut self, n: usize) -> Result<Mailboxes, BackendError> {
@@ -120,7 +120,7 @@ impl Driver for Counting {
     }
 
     fn collect(&mut self, mailboxes: Mailboxes, i: usize) -> Result<u32, BackendError> {
-        self.on.as_mut().expect("nobody waits for what runs nothing").collect(mailboxes, i)
+        self.on.as_mut().expect("a driver that runs kernels").collect(mailboxes, i)
     }
 
     fn kernel(&self, name: &str) -> Option<Kernel> {
@@ -145,7 +145,7 @@ impl Driver for Counting {
     }
 
     fn ring(&mut self, bytes: u64, _: usize) -> Result<Ring, BackendError> {
-        assert!(self.on.is_none(), "nobody streams to what runs something");
+        assert!(self.on.is_none(), "streaming is not forwarded to another driver");
         self.locked.fetch_add(bytes, Ordering::Relaxed);
         Ok(Ring(0))
     }
@@ -164,7 +164,7 @@ impl Driver for Counting {
     }
 }
 
-/// A model of that shape whose file has its descriptions and, instead of weights, a hole.
+/// Writes the preset's model without weights.
 fn hollow(preset: &str, dir: &Path) -> Gguf {
     hollow_of(&Preset::by_name(preset).unwrap().spec(None, None, 1).unwrap(), dir)
 }
@@ -178,7 +178,7 @@ fn options(codec: &str) -> EngineOptions {
     }
 }
 
-/// The weights of a program that was made of a file.
+/// The weights of a file's program.
 pub fn weights(gguf: &Gguf, program: &Program, options: &EngineOptions) -> Vec<HostTensor> {
     let hyper = Hyper::read(gguf.metadata(), program.weights[0].rows).unwrap();
     let (k, v) = (program.kvs[0].k, program.kvs[0].v);
@@ -187,8 +187,7 @@ pub fn weights(gguf: &Gguf, program: &Program, options: &EngineOptions) -> Vec<H
     weights.iter().map(|w| w.read().unwrap()).collect()
 }
 
-/// Uploads and compiles; the plan, and the bytes that the weights and that everything
-/// else took.
+/// Uploads and compiles; returns the plan, and the bytes of the weights and of everything else.
 fn load(gguf: &Gguf, codec: &str, card: Counting) -> Result<(Plan, u64, u64), BackendError> {
     let (used, options) = (Arc::clone(&card.used), options(codec));
     let program = engine::program(gguf, &options).unwrap();
@@ -201,15 +200,15 @@ fn load(gguf: &Gguf, codec: &str, card: Counting) -> Result<(Plan, u64, u64), Ba
     Ok((plan, weights, used.load(Ordering::Relaxed) - weights))
 }
 
-/// Vectors of both sides, and exact pages: those of one sequence, and of the rows of one step; a mean of keys
-/// behind each.
+/// Bytes of keys and values, and of the exact pages of one sequence and of the rows of one step, each with a
+/// mean of keys.
 fn formula(n_layers: u64, n_kv_heads: u64, vec_bytes: u64, exact_pages: u64) -> u64 {
     let exact = exact_pages * (2 * PAGE as u64 * 128 * 2 + 128 * 4);
     n_layers * n_kv_heads * (POSITIONS as u64 * 2 * vec_bytes + exact)
 }
 
 #[test]
-fn bitnet_2b_with_131072_positions() {
+fn bitnet_2b_with_131072_positions_matches_the_formula() {
     let dir = tempfile::tempdir().unwrap();
     let gguf = hollow("bitnet-2b-4t", dir.path());
     let cpu = Cpu::new(1).unwrap();
@@ -240,21 +239,21 @@ fn eight_billion_weights_and_131072_positions_fit_16_gigabytes() {
     let (plan, weights, rest) = load(&gguf, "turboquant", card()).unwrap();
     assert_eq!(plan.kv_bytes, formula(32, 8, 50, 12));
     assert_eq!((weights, rest), (plan.weights_bytes, plan.kv_bytes + plan.bufs_bytes));
-    // Which leaves room for what a screen takes.
+    // This leaves memory for a display.
     assert!(weights + rest < 8_000_000_000, "{weights} {rest}");
     let refused = load(&gguf, "f16", card()).unwrap_err();
     assert!(matches!(refused, BackendError::OutOfMemory { .. }), "{refused}");
-    // Before anything is uploaded, the planner says the same.
+    // The planner gives the same error before anything is uploaded.
     let cuda = Cuda::on(Box::new(card()));
     assert!(engine::plan(&gguf, &options("turboquant"), &cuda).is_ok());
     let refused = engine::plan(&gguf, &options("f16"), &cuda).unwrap_err();
     assert!(matches!(refused, sterna::Error::DoesNotFit { .. }), "{refused}");
 }
 
-/// Layers over two cards: what each takes is what is planned, and a card that is too small is seen before
-/// anything is uploaded, whatever the other one has left.
+/// Layers over two cards: each allocates the planned bytes, and a card that is too small is an error before
+/// anything is uploaded, even if the other one has free memory.
 #[test]
-fn what_one_card_cannot_hold_two_can() {
+fn models_too_large_for_one_card_fit_on_two() {
     let dir = tempfile::tempdir().unwrap();
     let gguf = hollow("bitnet-8b", dir.path());
     let options = options("f16");
@@ -277,30 +276,30 @@ fn what_one_card_cannot_hold_two_can() {
         let ids: Vec<_> =
             weights(&gguf, &program, &options).iter().map(|w| split.upload(w).unwrap()).collect();
         split.compile(&program, &ids).unwrap();
-        let taken: u64 = used.iter().map(|used| used.load(Ordering::Relaxed)).sum();
-        assert_eq!(taken, plan.weights_bytes + plan.kv_bytes + plan.bufs_bytes);
+        let allocated: u64 = used.iter().map(|used| used.load(Ordering::Relaxed)).sum();
+        assert_eq!(allocated, plan.weights_bytes + plan.kv_bytes + plan.bufs_bytes);
         assert!(used.iter().all(|used| used.load(Ordering::Relaxed) > gigabytes(1)));
     }
 }
 
-/// A token is one recording: five launches a layer, six where `append` keeps blocks of keys and values, and
-/// three around them. Attention over `turboquant` keeps them itself.
+/// A token is one graph: five launches per layer, six if `append` stores blocks of keys and values, and three
+/// more. Attention over `turboquant` stores them itself.
 #[test]
-fn a_token_is_so_many_launches() {
+fn tokens_need_the_expected_number_of_launches() {
     let dir = tempfile::tempdir().unwrap();
     let gguf = hollow("bitnet-2b-4t", dir.path());
-    for (codec, a_layer) in [("f16", 5), ("turboquant", 5), ("q8_0", 6)] {
+    for (codec, per_layer) in [("f16", 5), ("turboquant", 5), ("q8_0", 6)] {
         let card = Counting::card(u64::MAX);
         let recorded = Arc::clone(&card.recorded);
         load(&gguf, codec, card).unwrap();
-        assert_eq!(recorded.lock().unwrap()[0], 30 * a_layer + 3, "{codec}");
+        assert_eq!(recorded.lock().unwrap()[0], 30 * per_layer + 3, "{codec}");
     }
 }
 
-/// The same count where the memory is there and the kernels run.
+/// The same count on a driver that allocates memory and runs kernels.
 #[cfg(feature = "simt")]
 #[test]
-fn what_the_kernels_run_in_is_what_the_plan_says() {
+fn allocations_with_running_kernels_match_the_plan() {
     use sterna::backend::cuda::driver::simt::Simt;
     use sterna::engine::Engine;
 

@@ -1,5 +1,5 @@
-//! Sessions over every KV codec: ten runs, a cut, a branch and sessions in turn give what one session alone
-//! gives, to the bit.
+//! Sessions over every KV codec: repeated runs, a cut, a branch and interleaved sessions give the same bits
+//! as a single session.
 
 use ggml_types::kv;
 use sterna::engine::{Engine, EngineOptions, Session};
@@ -20,12 +20,12 @@ fn engine(codec: &str) -> Engine {
     Engine::open(path, &options).unwrap()
 }
 
-/// Any tokens: the model's text does not matter.
+/// An arbitrary token sequence.
 fn tokens(seed: u32, n: usize) -> Vec<u32> {
     (0..n as u32).map(|i| (seed * 131 + i * i * 7 + i * 13) % 500).collect()
 }
 
-/// The bits of all logits that follow `tokens`.
+/// Bits of the logits after each of the tokens.
 fn feed(session: &mut Session, tokens: &[u32]) -> Vec<u32> {
     let mut all = Vec::new();
     let keep = |_, logits: &[f32]| -> Result<(), sterna::Error> {
@@ -37,7 +37,7 @@ fn feed(session: &mut Session, tokens: &[u32]) -> Vec<u32> {
     all
 }
 
-/// What a session that saw `before` without a detour says of `after`.
+/// Bits of the logits of `after` in a new session that was given `before`.
 fn alone(engine: &Engine, before: &[u32], after: &[u32]) -> Vec<u32> {
     let mut session = engine.session().unwrap();
     session.prefill(before).unwrap();
@@ -45,7 +45,7 @@ fn alone(engine: &Engine, before: &[u32], after: &[u32]) -> Vec<u32> {
 }
 
 #[test]
-fn four_runs_are_one() {
+fn repeated_runs_give_the_same_bits() {
     for codec in kv::REGISTRY {
         let run = || alone(&engine(codec.name()), &[], &tokens(1, 210));
         let first = run();
@@ -56,7 +56,7 @@ fn four_runs_are_one() {
 }
 
 #[test]
-fn a_cut_and_a_branch_leave_no_trace() {
+fn cuts_and_branches_leave_no_trace() {
     for codec in kv::REGISTRY {
         let engine = engine(codec.name());
         let (trunk, left, right) = (tokens(2, 300), tokens(3, 20), tokens(4, 20));
@@ -64,7 +64,7 @@ fn a_cut_and_a_branch_leave_no_trace() {
         session.prefill(&trunk).unwrap();
         let mut branch = session.branch(270).unwrap();
         session.cut_back(250);
-        // In turn, so that one would see what the other writes.
+        // Interleaved, so that a write to a shared page would show.
         let mut got = [Vec::new(), Vec::new()];
         for (left, right) in left.chunks(10).zip(right.chunks(10)) {
             got[0].extend(feed(&mut session, left));
@@ -76,7 +76,7 @@ fn a_cut_and_a_branch_leave_no_trace() {
 }
 
 #[test]
-fn sessions_in_turn_are_sessions_alone() {
+fn interleaved_sessions_are_independent() {
     for codec in kv::REGISTRY {
         let engine = engine(codec.name());
         let texts = [tokens(5, 200), tokens(6, 200)];
@@ -93,9 +93,9 @@ fn sessions_in_turn_are_sessions_alone() {
     }
 }
 
-/// Any codec of keys goes with any of values; `tq3_0` means the codes of 3 bits there, and a line says so.
+/// Any codec of keys works with any of values; `tq3_0` values are stored as 3-bit codes, with a warning.
 #[test]
-fn keys_and_values_may_be_kept_otherwise() {
+fn keys_and_values_can_have_different_codecs() {
     let path = support::golden("bitnet/tiny-i2_s.gguf").expect("tiny-i2_s.gguf is in tests/data");
     let open = |k: &str, v: &str| {
         let options = EngineOptions {
@@ -111,12 +111,12 @@ fn keys_and_values_may_be_kept_otherwise() {
     };
     let run = |k, v| alone(&open(k, v), &[], &tokens(4, 300));
     let same = run("tq3_0", "turboquant");
-    assert!(run("turboquant-prod", "tq3_0") == same, "an alias, and what it means for values");
+    assert!(run("turboquant-prod", "tq3_0") == same, "the alias, and `tq3_0` for values");
     for v in ["f16", "turboquant-4", "q8_0"] {
         assert!(run("tq3_0", v) != same, "{v}");
     }
-    let said =
+    let warns =
         |k, v| open(k, v).warnings().iter().any(|line| line.contains("values are stored as turboquant"));
-    assert!(said("tq3_0", "tq3_0") && said("f16", "tq3_0"));
-    assert!(!said("tq3_0", "turboquant") && !said("tq3_0", "f16"));
+    assert!(warns("tq3_0", "tq3_0") && warns("f16", "tq3_0"));
+    assert!(!warns("tq3_0", "turboquant") && !warns("tq3_0", "f16"));
 }

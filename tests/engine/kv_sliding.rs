@@ -1,5 +1,5 @@
-//! Layers that see a sliding window keep that alone, in pages of their own: what a model says is what it says
-//! with all positions kept, to the bit, and the cache takes what the formula says.
+//! Layers with sliding window attention keep only the window, in separate pages: the results are the same, to
+//! the bit, as with all positions kept, and the size of the cache matches the formula.
 
 use std::io::Cursor;
 use std::ops::ControlFlow;
@@ -13,13 +13,13 @@ use sterna::gguf::Gguf;
 use sterna::program::PAGE;
 use sterna::synth::{Family, Preset, Spec, Synth};
 
-use super::batch::{Said, alone, any_schedule_is_alone, codec, count, finish, greedy, tokens};
+use super::batch::{Output, alone, check_random_schedules, codec, count, finish, greedy, tokens};
 use super::hollow::hollow_of;
 
-/// Neither a page nor a part of one.
+/// Not a multiple or divisor of the page size.
 const WINDOW: usize = 70;
 
-/// Seven layers, the sixth of which sees everything.
+/// Seven layers, the sixth of which attends to all positions.
 fn model(window: usize) -> Gguf {
     let spec = Spec {
         n_layers: 7,
@@ -48,7 +48,7 @@ fn open(gguf: Gguf, options: &EngineOptions) -> Engine {
     Engine::on_backend(gguf, options, Box::new(Cpu::new(1).unwrap()), |_| ()).unwrap()
 }
 
-/// The bits of all logits that follow `tokens`.
+/// Bits of the logits after each of the tokens.
 fn feed(session: &mut Session, tokens: &[u32]) -> Vec<u32> {
     let mut all = Vec::new();
     let keep = |_, logits: &[f32]| -> Result<(), Error> {
@@ -60,7 +60,7 @@ fn feed(session: &mut Session, tokens: &[u32]) -> Vec<u32> {
     all
 }
 
-/// The logits of `n` tokens in steps of many rows, and of some more one by one, which the model picks.
+/// Logits of `n` tokens in large steps, and the greedy tokens that follow.
 fn run(engine: &Engine, n: usize) -> (Vec<u32>, Vec<u32>) {
     let mut session = engine.session().unwrap();
     let mut bits = feed(&mut session, &tokens(1, n));
@@ -78,13 +78,13 @@ fn is_sliding(engine: &Engine) -> bool {
     engine.program().sliding().is_some()
 }
 
-/// On every backend, with every codec that it has.
+/// On every backend, with every codec that it supports.
 #[test]
 #[ignore = "thorough: scripts/test --all"]
-fn windows_alone_are_as_good_as_all_positions() {
+fn sliding_windows_match_all_positions() {
     for name in NAMES.iter().filter(|name| **name != "cuda") {
         for kv in kv::REGISTRY {
-            // What follows a page is the same for all codecs; elsewhere one of each kind does.
+            // Page handling does not depend on the codec; other backends run one codec of each kind.
             let (is_cpu, few) = (*name == "cpu", ["f16", "q8_0", "turboquant"].contains(&kv.name()));
             if !is_cpu && !few {
                 continue;
@@ -105,7 +105,7 @@ fn windows_alone_are_as_good_as_all_positions() {
 
 /// GPT-OSS: windows of 8 in every other layer, and sinks.
 #[test]
-fn windows_of_gpt_oss_too() {
+fn sliding_windows_of_gpt_oss_match_all_positions() {
     let path = support::golden("gpt-oss/tiny-mxfp4.gguf").expect("it is in tests/data");
     for kv in ["f32", "turboquant"] {
         let run = |swa_full| {
@@ -120,25 +120,26 @@ fn windows_of_gpt_oss_too() {
     }
 }
 
-/// Where a pool for windows would be no smaller, and where it is asked for, all positions are kept.
+/// If a pool for windows would not be smaller, all positions are kept.
 #[test]
 fn short_contexts_keep_all_positions() {
     let sliding = |n_ctx, window, n_seqs| {
         let options = EngineOptions { n_ctx: Some(n_ctx), n_seqs, ..options("f16") };
         engine::program(&model(window), &options).unwrap().sliding()
     };
-    // 2 pages behind a row, its own, one for cuts, and 2 of 80 rows: 6 of 16.
+    // 2 pages before a row, its own, one for cuts, and 2 of 80 rows: 6 of 16.
     assert_eq!(sliding(1024, WINDOW, 1), Some(70));
     assert_eq!((sliding(6 * PAGE, WINDOW, 1), sliding(7 * PAGE, WINDOW, 1)), (None, Some(70)));
     assert_eq!(sliding(1024, 1024, 1), None);
-    // Two sequences of 4 pages, one page more for each step, and 3 for each checkpoint.
+    // Two sequences of 4 pages, one more page per step, and 3 per checkpoint.
     assert_eq!((sliding(8 * PAGE, WINDOW, 2), sliding(9 * PAGE, WINDOW, 2)), (None, Some(70)));
 }
 
-/// Any schedule gives the bits of a sequence alone, in a pool in which sequences wait, give way, share
-/// prefixes and fall behind their windows; and no page is lost, which a batch checks when it ends.
+/// Any schedule gives the same bits as a sequence alone, with so few pages that sequences wait, are
+/// preempted, share prefixes and free pages before their windows; and no page leaks, which a batch checks at
+/// its end.
 #[test]
-fn together_is_alone() {
+fn batched_sequences_match_single_ones() {
     let mut all = BatchStats::default();
     for name in ["f16", "turboquant"] {
         let mut options = EngineOptions {
@@ -153,7 +154,7 @@ fn together_is_alone() {
         codec(&mut options, name);
         let engine = open(model(20), &options);
         assert!(is_sliding(&engine));
-        count(&mut all, &any_schedule_is_alone(&engine, name, 12, 420));
+        count(&mut all, &check_random_schedules(&engine, name, 12, 420));
     }
     assert!(all.prefix.hit_tokens > 0 && all.preemptions > 0, "{all:?}");
     assert!(all.accepted_tokens > 100 && all.drafted_tokens > all.accepted_tokens + 20, "{all:?}");
@@ -163,7 +164,7 @@ fn batch(engine: &Engine) -> Batch {
     engine.batch(BatchOptions::default()).unwrap()
 }
 
-/// A prompt goes on behind the nearest end of a prompt or of a text that the cache has the window of.
+/// A prompt continues from the nearest end of an earlier prompt or text whose window is cached.
 #[test]
 fn prefixes_are_found_at_checkpoints() {
     let engine = open(model(WINDOW), &EngineOptions { n_seqs: 2, ..options("f16") });
@@ -171,23 +172,23 @@ fn prefixes_are_found_at_checkpoints() {
     let first = tokens(1, 400);
     let next = [&first[..], &tokens(2, 30)].concat();
     let early = [&first[..200], &tokens(3, 30)].concat();
-    let want: Vec<Said> =
+    let want: Vec<Output> =
         [&first, &next, &early].iter().map(|prompt| alone(&engine, prompt, &greedy(4))).collect();
     let mut batch = batch(&engine);
-    let mut say = |prompt: &Vec<u32>| {
+    let mut run = |prompt: &Vec<u32>| {
         let before = batch.stats().prefix.hit_tokens;
         let id = batch.add(&Request::new(prompt.clone(), greedy(4))).unwrap()[0];
-        let said = finish(&mut batch).remove(&id).unwrap();
-        (said, batch.stats().prefix.hit_tokens - before)
+        let output = finish(&mut batch).remove(&id).unwrap();
+        (output, batch.stats().prefix.hit_tokens - before)
     };
-    assert_eq!(say(&first), (want[0].clone(), 0));
-    assert_eq!(say(&next), (want[1].clone(), 6 * PAGE as u64), "behind the prompt");
-    assert_eq!(say(&early), (want[2].clone(), 0), "no window was kept there");
-    assert_eq!(say(&early), (want[2].clone(), 3 * PAGE as u64), "it has been there now");
+    assert_eq!(run(&first), (want[0].clone(), 0));
+    assert_eq!(run(&next), (want[1].clone(), 6 * PAGE as u64), "after the prompt");
+    assert_eq!(run(&early), (want[2].clone(), 0), "no window is cached there");
+    assert_eq!(run(&early), (want[2].clone(), 3 * PAGE as u64), "now it is cached");
 }
 
-/// A short cut goes on where it is. After a longer one what left the window is computed again: nothing of it
-/// shows.
+/// After a short cut the session continues directly; after a longer one the positions of the window are
+/// recomputed. The results do not differ.
 #[test]
 fn cuts_and_branches_leave_no_trace() {
     for name in ["f16", "q8_0", "turboquant"] {
@@ -207,7 +208,7 @@ fn cuts_and_branches_leave_no_trace() {
             for (got, at) in got.iter().zip([cut, branch]) {
                 let mut alone = engine.session().unwrap();
                 alone.prefill(&trunk[..at]).unwrap();
-                // Codes that a long cut of another sequence left stay codes; here all was computed again.
+                // Pages that were already encoded stay encoded, unless everything was recomputed.
                 let exact = name != "turboquant" || at < 437;
                 assert!(!exact || *got == feed(&mut alone, &after), "{name}: at {at}");
             }
@@ -215,10 +216,10 @@ fn cuts_and_branches_leave_no_trace() {
     }
 }
 
-/// A saved session goes on to the bit, in an engine of another context; one that keeps all positions refuses
-/// it.
+/// A saved session continues to the bit in an engine with another context; an engine that keeps all positions
+/// refuses it.
 #[test]
-fn saved_sessions_have_their_windows() {
+fn saved_sessions_include_their_windows() {
     let saved = |session: &mut Session| {
         let mut bytes = Vec::new();
         session.save(&mut bytes).unwrap();
@@ -232,42 +233,45 @@ fn saved_sessions_have_their_windows() {
             session.prefill(&tokens(4, n)).unwrap();
             let bytes = saved(&mut session);
             let other = open(model(WINDOW), &EngineOptions { n_ctx: Some(800), ..options(name) });
-            let mut taken_up = other.restore(&mut Cursor::new(&bytes)).unwrap();
+            let mut restored = other.restore(&mut Cursor::new(&bytes)).unwrap();
             let after = tokens(5, 100);
-            assert!(feed(&mut session, &after) == feed(&mut taken_up, &after), "{name}, {n}");
-            drop(taken_up);
+            assert!(feed(&mut session, &after) == feed(&mut restored, &after), "{name}, {n}");
+            drop(restored);
             let mut batch = batch(&other);
             batch.restore(&mut Cursor::new(&bytes), &"".into()).unwrap();
             let prompt = [tokens(4, n), vec![7, 8]].concat();
             let id = batch.add(&Request::new(prompt, greedy(1))).unwrap()[0];
             let found = batch.step().unwrap().iter().any(|(of, _)| *of == id);
-            assert!(found, "one step is enough behind {n} tokens that are there");
+            assert!(found, "more than one step after {n} cached tokens");
             finish(&mut batch);
         }
         let bytes = saved(&mut session);
         let full = open(model(WINDOW), &EngineOptions { swa_full: true, ..options(name) });
-        let said = full.restore(&mut Cursor::new(&bytes)).unwrap_err().to_string();
-        assert!(said.contains("positions of sliding windows the last 70, and this engine has all"), "{said}");
-        // Pages that no sequence could hold are refused before any is read.
+        let message = full.restore(&mut Cursor::new(&bytes)).unwrap_err().to_string();
+        assert!(
+            message.contains("positions of sliding windows the last 70, and this engine has all"),
+            "{message}"
+        );
+        // An impossible list of pages is refused before any page is read.
         let head = bytes.windows(2).position(|two| two == b"\n\n").unwrap() + 2;
         let mut wrong = bytes.clone();
         let of_pages = head + 8 + 4 * session.position();
         let last = of_pages + session.position().div_ceil(PAGE) - 1;
         wrong[last] &= 1;
-        let said = engine_alone(&engine, session).restore(&mut Cursor::new(&wrong)).unwrap_err();
-        assert!(matches!(said, Error::State(_)), "{said}");
+        let error = engine_alone(&engine, session).restore(&mut Cursor::new(&wrong)).unwrap_err();
+        assert!(matches!(error, Error::State(_)), "{error}");
     }
 }
 
-/// The engine, without its session.
+/// Drops the session, and returns the engine.
 fn engine_alone(engine: &Engine, session: Session) -> &Engine {
     drop(session);
     engine
 }
 
-/// Gemma 3 1B with 131,072 positions: 4 of 26 layers keep all, 22 keep 10 pages and the 8 of a step.
+/// 4 of 26 layers keep all positions, 22 keep 10 pages and the 8 of a step.
 #[test]
-fn gemma_3_with_131072_positions() {
+fn gemma_3_with_131072_positions_matches_the_formula() {
     const POSITIONS: u64 = 131_072;
     let dir = tempfile::tempdir().unwrap();
     let spec = Preset::by_name("gemma-3-1b").unwrap().spec(None, None, 1).unwrap();
@@ -279,7 +283,7 @@ fn gemma_3_with_131072_positions() {
         swa_full,
         ..options(codec)
     };
-    // One KV head of 256 elements: 1 page of sinks and 3 of the newest positions, and 8 of a step, exactly.
+    // One KV head of 256 elements; exact pages: 1 of sinks, 3 of the newest positions, and 8 of a step.
     let exact = 12 * (2 * 64 * 256 * 2 + 256 * 4);
     for (name, vec_bytes, exact) in [("f16", 512, 0), ("q8_0", 272, 0), ("turboquant", 98, exact)] {
         let want = 2 * vec_bytes * (4 * POSITIONS + 22 * 64 * (10 + 8)) + 26 * exact;

@@ -1,5 +1,5 @@
-//! Sessions saved and taken up again: on every backend and with every KV codec they go on to the bit, and
-//! what is damaged or of another engine is refused.
+//! Saved and restored sessions: they continue to the bit on every backend and with every KV codec, and
+//! damaged files or those of another engine are refused.
 
 use std::io::Cursor;
 
@@ -9,7 +9,7 @@ use sterna::backend::{BackendError, NAMES};
 use sterna::engine::{Engine, EngineOptions, HeadType, Session, StateError};
 use sterna::gguf::Gguf;
 
-/// Positions of a context: more than the first pages and the window.
+/// Longer than the first pages and the window.
 const N_CTX: usize = 448;
 
 fn options(codec: &str) -> EngineOptions {
@@ -37,7 +37,7 @@ fn cpu(codec: &str) -> Engine {
     open(&options(codec))
 }
 
-/// Any tokens: the model's text does not matter.
+/// An arbitrary token sequence.
 fn tokens(n: usize) -> Vec<u32> {
     (0..n as u32).map(|i| (i * i * 7 + i * 13) % 500).collect()
 }
@@ -52,25 +52,25 @@ fn restored(engine: &Engine, bytes: &[u8]) -> Result<Session, Error> {
     engine.restore(&mut Cursor::new(bytes))
 }
 
-/// The bits of the logits that follow some tokens.
+/// Bits of the logits after the tokens.
 fn feed(session: &mut Session, tokens: &[u32]) -> Vec<u32> {
     session.logits(tokens).unwrap().iter().map(|x| x.to_bits()).collect()
 }
 
-/// The CPU with every codec; devices with one of each kind: elements, blocks, codes under a window.
+/// The CPU with every codec; devices with one of each kind: f16, blocks, codes with an exact window.
 #[test]
-fn every_backend_goes_on_to_the_bit() {
-    goes_on_to_the_bit(|backend, codec| backend == "cpu" || ["f16", "q8_0", "turboquant"].contains(&codec));
+fn restored_sessions_continue_to_the_bit() {
+    check_restored(|backend, codec| backend == "cpu" || ["f16", "q8_0", "turboquant"].contains(&codec));
 }
 
 #[test]
 #[ignore = "thorough: scripts/test --all"]
-fn every_backend_and_codec_goes_on_to_the_bit() {
-    goes_on_to_the_bit(|_, _| true);
+fn restored_sessions_continue_to_the_bit_for_every_codec() {
+    check_restored(|_, _| true);
 }
 
-fn goes_on_to_the_bit(tries: fn(&str, &str) -> bool) {
-    // The second page is codes by then.
+fn check_restored(tries: fn(&str, &str) -> bool) {
+    // The second page is encoded by then.
     let (before, after) = (tokens(133), tokens(3));
     'backends: for name in NAMES.iter().filter(|name| **name != "cuda") {
         let mut codecs = 0;
@@ -84,10 +84,10 @@ fn goes_on_to_the_bit(tries: fn(&str, &str) -> bool) {
             let mut session = engine.session().unwrap();
             session.prefill(&before).unwrap();
             let bytes = saved(&mut session);
-            // Other pages of the same engine; the next test has other engines.
-            let mut taken_up = restored(&engine, &bytes).unwrap();
-            assert_eq!(taken_up.tokens(), before);
-            assert!(feed(&mut session, &after) == feed(&mut taken_up, &after), "{name}, {}", codec.name());
+            // Other pages of the same engine; the next test uses other engines.
+            let mut again = restored(&engine, &bytes).unwrap();
+            assert_eq!(again.tokens(), before);
+            assert!(feed(&mut session, &after) == feed(&mut again, &after), "{name}, {}", codec.name());
             codecs += 1;
         }
         let want = kv::REGISTRY.iter().filter(|codec| tries(name, codec.name())).count().min(6);
@@ -96,26 +96,22 @@ fn goes_on_to_the_bit(tries: fn(&str, &str) -> bool) {
 }
 
 #[test]
-fn a_cut_a_branch_and_nothing_at_all_are_kept_too() {
+fn cut_branched_and_empty_sessions_can_be_restored() {
     for codec in kv::REGISTRY {
         let engine = open(&EngineOptions { n_seqs: 2, ..options(codec.name()) });
         let mut session = engine.session().unwrap();
         assert_eq!(restored(&engine, &saved(&mut session)).unwrap().position(), 0);
         session.prefill(&tokens(400)).unwrap();
-        // Far enough back that a part of a page is computed again.
+        // Far enough back that a part of a page is recomputed.
         session.cut_back(150);
         let bytes = saved(&mut session);
-        let mut taken_up = restored(&cpu(codec.name()), &bytes).unwrap();
-        assert!(
-            feed(&mut session, &tokens(70)) == feed(&mut taken_up, &tokens(70)),
-            "{}: a cut",
-            codec.name()
-        );
+        let mut again = restored(&cpu(codec.name()), &bytes).unwrap();
+        assert!(feed(&mut session, &tokens(70)) == feed(&mut again, &tokens(70)), "{}: a cut", codec.name());
         let mut branch = session.branch(201).unwrap();
         let bytes = saved(&mut branch);
-        let mut taken_up = restored(&cpu(codec.name()), &bytes).unwrap();
+        let mut again = restored(&cpu(codec.name()), &bytes).unwrap();
         assert!(
-            feed(&mut branch, &tokens(70)) == feed(&mut taken_up, &tokens(70)),
+            feed(&mut branch, &tokens(70)) == feed(&mut again, &tokens(70)),
             "{}: a branch",
             codec.name()
         );
@@ -123,14 +119,14 @@ fn a_cut_a_branch_and_nothing_at_all_are_kept_too() {
 }
 
 #[test]
-fn damage_is_noticed_wherever_it_is() {
+fn damaged_files_are_refused() {
     for codec in ["f16", "turboquant"] {
         let engine = cpu(codec);
         let mut session = engine.session().unwrap();
         session.prefill(&tokens(200)).unwrap();
         let bytes = saved(&mut session);
         drop(session);
-        // Every byte of what comes before the pages, and some of these.
+        // Every byte before the pages, and some of the pages.
         let head = bytes.windows(2).position(|two| two == b"\n\n").unwrap() + 2 + 8 + 4 * 200 + 4;
         for at in (0..head).chain((head..bytes.len()).step_by(997)).chain(bytes.len() - 4..bytes.len()) {
             let mut wrong = bytes.clone();
@@ -146,7 +142,7 @@ fn damage_is_noticed_wherever_it_is() {
 }
 
 #[test]
-fn another_engine_says_what_differs() {
+fn files_of_other_engines_are_refused() {
     let engine = cpu("turboquant");
     let mut session = engine.session().unwrap();
     session.prefill(&tokens(300)).unwrap();
@@ -171,7 +167,7 @@ fn another_engine_says_what_differs() {
     file[engine.gguf().find("token_embd.weight").unwrap().start as usize] ^= 1;
     let err = restored(&Engine::from_bytes(file.into(), &same).unwrap(), &bytes).unwrap_err().to_string();
     assert!(err.contains("saved with model"), "{err}");
-    // Threads, batches and the length of the context are one's own.
+    // Threads, batch size and context length may differ.
     let longer = EngineOptions { n_ctx: Some(1000), threads: Some(1), batch: 7, ..same };
     assert_eq!(restored(&open(&longer), &bytes).unwrap().tokens(), tokens(300));
 }

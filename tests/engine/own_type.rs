@@ -1,4 +1,4 @@
-//! A weight type that a program registers itself: that of `examples/own_type.rs`.
+//! A weight type registered by a program: the one of `examples/own_type.rs`.
 
 use ggml_types::{QuantType, RegisterError, by_id, by_name, register, types};
 use sterna::engine::{Engine, EngineOptions};
@@ -13,9 +13,9 @@ mod example;
 
 use example::{Cube8, quantised};
 
-/// The same model with every tensor as the floats that it stands for.
+/// The same model with every tensor decoded to f32.
 fn as_floats(gguf: &Gguf) -> Vec<u8> {
-    let f32_id = type_id(&types::F32).expect("files carry f32");
+    let f32_id = type_id(&types::F32).expect("f32 has an id");
     let mut writer = GgufWriter::new(gguf.metadata().clone()).unwrap();
     let mut bytes = Vec::new();
     for info in gguf.tensors() {
@@ -33,7 +33,7 @@ fn as_floats(gguf: &Gguf) -> Vec<u8> {
 }
 
 #[test]
-fn a_registered_type_is_read_and_run_on_the_cpu_and_refused_elsewhere() {
+fn registered_types_run_only_on_the_cpu() {
     let path = golden("qwen3/tiny-f16.gguf").expect("it is in tests/data");
     assert!(by_name("cube8").is_none());
     register(&Cube8).unwrap();
@@ -53,19 +53,20 @@ fn a_registered_type_is_read_and_run_on_the_cpu_and_refused_elsewhere() {
         let own = Engine::on_backend(gguf(), &options, one, |_| ()).unwrap();
         let plain = Gguf::from_bytes(floats.clone().into()).unwrap();
         let plain = Engine::on_backend(plain, &options, other, |_| ()).unwrap();
-        // What is decoded first is multiplied as floats are.
+        // Rows are decoded and then multiplied as floats.
         assert!(all_logits(&own, &prompt) == all_logits(&plain, &prompt), "{device}");
     }
     for backend in wgpus().into_iter().take(1).chain(simt(1)) {
         let name = backend.name();
-        let said = Engine::on_backend(gguf(), &options, backend, |_| ()).map(drop).unwrap_err().to_string();
-        assert!(said.contains("__cube8"), "{name}: {said}");
+        let message =
+            Engine::on_backend(gguf(), &options, backend, |_| ()).map(drop).unwrap_err().to_string();
+        assert!(message.contains("__cube8"), "{name}: {message}");
     }
 }
 
-/// What no type may be called, numbered or made of.
+/// Invalid names, ids and block sizes.
 #[test]
-fn types_that_cannot_be_are_not_registered() {
+fn invalid_types_are_not_registered() {
     #[derive(Debug)]
     struct Other(&'static str, &'static [(ggml_types::Dialect, u32)], usize);
     impl QuantType for Other {
@@ -105,13 +106,13 @@ fn types_that_cannot_be_are_not_registered() {
         (Other("q4_k", &[], 1), "a type q4_k exists already"),
         (Other("Own Type", &[], 1), "want a name of a to z"),
         (Other("own_a", &[(Ggml, 70_002), (Ggml, 12)], 1), "id 12 of Ggml is q4_k"),
-        // Known, and not implemented.
+        // Known, but not implemented.
         (Other("own_b", &[(BitNet, 38)], 1), "id 38 of BitNet is tl1"),
         (Other("own_c", &[], 0), "want blocks and rows of at least 1"),
     ];
     for (ty, want) in &WRONG {
-        let said = register(ty).unwrap_err().to_string();
-        assert!(said.contains(want), "{said}");
+        let message = register(ty).unwrap_err().to_string();
+        assert!(message.contains(want), "{message}");
         assert!(by_name(ty.name()).is_none() || ty.name() == "q4_k");
     }
     assert!(by_id(Ggml, 70_002).is_none());

@@ -1,4 +1,4 @@
-//! What `sterna plan` adds up, against what backends are asked for; and what is chosen so that a model fits.
+//! The sums of `sterna plan` against the allocations of backends, and the options that make a model fit.
 #![cfg(feature = "cuda")]
 
 use std::sync::Arc;
@@ -16,8 +16,8 @@ use super::kv_memory::{Counting, weights};
 
 const GIB: u64 = 1 << 30;
 
-/// A model of a shape, from its descriptions alone.
-fn described(spec: &Spec) -> Gguf {
+/// A model of this shape, from its header alone.
+fn header_of(spec: &Spec) -> Gguf {
     let synth = Synth::new(spec).unwrap();
     let file_bytes = synth.file_bytes();
     let first = synth.descriptions().unwrap().into();
@@ -41,7 +41,7 @@ fn one(mut devices: Vec<DeviceMemory>) -> DeviceMemory {
     devices.remove(0)
 }
 
-/// Bytes that a card of the same geometry is really asked for, by uploading the weights and compiling.
+/// Bytes that uploading the weights, and that compiling, allocates on a card of the same geometry.
 fn allocated(gguf: &Gguf, options: &EngineOptions, memory_bytes: u64) -> Result<[u64; 2], BackendError> {
     let card = Counting::like(Card::find("rtx 5080").unwrap(), memory_bytes);
     let used = Arc::clone(&card.used);
@@ -54,15 +54,15 @@ fn allocated(gguf: &Gguf, options: &EngineOptions, memory_bytes: u64) -> Result<
     Ok([of_weights, used.load(Ordering::Relaxed) - of_weights])
 }
 
-/// The counting driver is asked for what a card on paper was planned to take, to the byte.
+/// The plan for a card on paper matches the allocations of the counting driver, to the byte.
 #[test]
-fn a_card_on_paper_takes_what_a_driver_is_asked_for() {
+fn plans_on_paper_match_driver_allocations() {
     let small = |name: &str, ty: Option<&str>, head_ty: Option<&str>| Spec {
         n_layers: 2,
         n_vocab: 4096 + 512,
         ..preset(name, ty, head_ty)
     };
-    // Types as they are, padded, in planes, and unpacked; tied heads and others; norms over heads; windows.
+    // Types unchanged, padded, in planes, and unpacked; tied and untied heads; norms of heads; windows.
     let models = [
         small("tiny", Some("i2_s"), Some("f16")),
         small("bitnet-2b-4t", Some("tq2_0"), Some("q6_k")),
@@ -75,7 +75,7 @@ fn a_card_on_paper_takes_what_a_driver_is_asked_for() {
     ];
     let mut n = 0;
     for spec in &models {
-        let gguf = described(spec);
+        let gguf = header_of(spec);
         for (k, v) in [
             ("f16", "f16"),
             ("q8_0", "q8_0"),
@@ -105,10 +105,10 @@ fn a_card_on_paper_takes_what_a_driver_is_asked_for() {
     assert!(n > 60, "{n} plans");
 }
 
-/// A head that is encoded anew is planned as what it becomes.
+/// A re-encoded head is planned with its new type.
 #[test]
-fn another_type_of_head_is_in_the_plan() {
-    let gguf = described(&Spec { n_layers: 1, ..preset("bitnet-2b-4t", None, None) });
+fn plan_includes_the_type_of_the_head() {
+    let gguf = header_of(&Spec { n_layers: 1, ..preset("bitnet-2b-4t", None, None) });
     let with = |head_type: &str| {
         let options = EngineOptions { head_type: head_type.parse().unwrap(), ..EngineOptions::default() };
         one(engine::memory(&gguf, &options, &*rtx_5080(16 * GIB)).unwrap())
@@ -123,11 +123,10 @@ fn another_type_of_head_is_in_the_plan() {
     assert_eq!(bytes(&q8_0, "output head (q8_0)"), Some(vocab * dim / 32 * 34));
 }
 
-/// Llama 2 7B with ternary layers: the bytes of the formula, those of the plan, and those that a driver of a
-/// card of 16 GiB is asked for at the longest context that is said to fit. (`--verify-7b` of the packing's
-/// specification.)
+/// Llama 2 7B with ternary layers: the formula, the plan, and the allocations on a card of 16 GiB agree at
+/// the longest context that fits. (`--verify-7b` of the packing's specification.)
 #[test]
-fn seven_billion_weights_on_16_gibibytes() {
+fn seven_billion_ternary_weights_fit_16_gibibytes() {
     let spec = Spec {
         n_layers: 32,
         dim: 4096,
@@ -140,7 +139,7 @@ fn seven_billion_weights_on_16_gibibytes() {
         tied: false,
         ..preset("llama3-8b-1.58", None, None)
     };
-    let gguf = described(&spec);
+    let gguf = header_of(&spec);
     let card = rtx_5080(16 * GIB);
     let linear: u64 = 32 * (4 * 4096 * 4096 + 3 * 4096 * 11_008);
     assert_eq!(linear, 6_476_005_376);
@@ -151,33 +150,33 @@ fn seven_billion_weights_on_16_gibibytes() {
         let choice = fit::fit(&gguf, &usual, &*card, &wish).unwrap().expect("a context that fits");
         let options = usual.with_choice(&choice);
         let planned = one(engine::memory(&gguf, &options, &*card).unwrap());
-        // Two bits a ternary weight; f16 for embedding and head; f32 for norms.
+        // Two bits per ternary weight; f16 for embedding and head; f32 for norms.
         let norms = 4 * 4096 * (2 * 32 + 1);
         assert_eq!(planned.bytes_of(MemoryKind::Weights), linear / 4 + 2 * 2 * 32_000 * 4096 + norms);
         let pages = choice.n_ctx as u64 * 32 * 32 * 2 * vec_bytes;
         let exact = planned.bytes_of(MemoryKind::Kv) - pages;
         assert_eq!(exact > 0, codec == "turboquant");
-        // A driver that has exactly as much to give gives it, and with a byte less it cannot.
+        // Exactly as much memory is enough, and one byte less is not.
         let need = planned.bytes();
         assert_eq!(allocated(&gguf, &options, need).unwrap().iter().sum::<u64>(), need, "{codec}");
         assert!(matches!(allocated(&gguf, &options, need - 1), Err(BackendError::OutOfMemory { .. })));
         let room = Room::on(&planned, None);
         assert!(need + planned.overhead_bytes() + room.margin_bytes <= 16 * GIB && room.fits() == Some(true));
-        // The next page does not fit any more, or the model was not trained with it.
+        // One more page does not fit, or exceeds the trained context.
         let next = EngineOptions { n_ctx: Some(choice.n_ctx + 64), ..options };
         let room = Room::on(&one(engine::memory(&gguf, &next, &*card).unwrap()), None);
         assert!(choice.n_ctx == 131_072 || room.fits() == Some(false), "{codec}: {}", choice.n_ctx);
-        // 15.2 GiB less 2.1 GB of weights: half a MiB a position in f16.
+        // 15.2 GiB minus 2.1 GB of weights: half a MiB per position in f16.
         let at_least = [("f16", 22_000), ("q8_0", 40_000), ("turboquant", 100_000)];
         let at_least = at_least.iter().find(|(name, _)| *name == codec).unwrap().1;
         assert!(choice.n_ctx > at_least, "{codec}: {} positions", choice.n_ctx);
     }
 }
 
-/// A ternary model of 70 billion weights does not fit 16 GiB whatever its context, and the plan says by how
-/// much: what streamed layers are for.
+/// A ternary model of 70 billion weights does not fit in 16 GiB with any context, and the plan has the
+/// missing bytes.
 #[test]
-fn seventy_billion_weights_are_short_by_what_they_are() {
+fn seventy_billion_ternary_weights_do_not_fit() {
     let spec = Spec {
         n_layers: 80,
         dim: 8192,
@@ -187,7 +186,7 @@ fn seventy_billion_weights_are_short_by_what_they_are() {
         head_dim: 128,
         ..preset("llama3-8b-1.58", None, None)
     };
-    let gguf = described(&spec);
+    let gguf = header_of(&spec);
     let card = rtx_5080(16 * GIB);
     let options = EngineOptions { n_ctx: Some(4096), ..EngineOptions::default() };
     let planned = one(engine::memory(&gguf, &options, &*card).unwrap());
@@ -202,9 +201,9 @@ fn seventy_billion_weights_are_short_by_what_they_are() {
     assert!(matches!(engine::plan(&gguf, &options, &*card), Err(Error::DoesNotFit { .. })));
 }
 
-/// On every backend, the parts are what the plan adds up; none is empty, and no name stands twice.
+/// On every backend the parts add up to the plan; none is empty, and names are unique.
 #[test]
-fn the_sum_of_the_parts_is_the_plan() {
+fn parts_add_up_to_the_plan() {
     let path = support::golden("bitnet/tiny-i2_s.gguf").expect("tiny-i2_s.gguf is in tests/data");
     let gguf = Gguf::open(&path).unwrap();
     let mut backends = support::case::backends();
@@ -229,15 +228,15 @@ fn the_sum_of_the_parts_is_the_plan() {
     }
 }
 
-/// A card on paper has every kernel and runs nothing; what the backend lacks, it lacks there too.
+/// A card on paper has the kernels of the backend, and runs nothing.
 #[test]
-fn a_card_on_paper_plans_and_does_nothing_else() {
+fn cards_on_paper_only_plan() {
     let mut card = on_paper(&CardOnPaper::default()).unwrap();
     assert!(card.device().contains("RTX 5080"), "{}", card.device());
     let spec = Spec { n_layers: 1, head_dim: 512, ..preset("qwen3-0.6b", Some("q8_0"), None) };
-    let refused = engine::memory(&described(&spec), &EngineOptions::default(), &*card).unwrap_err();
+    let refused = engine::memory(&header_of(&spec), &EngineOptions::default(), &*card).unwrap_err();
     assert!(refused.to_string().contains("attend with heads of 512"), "{refused}");
-    let gguf = described(&preset("tiny", None, None));
+    let gguf = header_of(&preset("tiny", None, None));
     let program = engine::program(&gguf, &EngineOptions::default()).unwrap();
     assert!(card.plan(&program).is_ok());
     let weight = &weights(&gguf, &program, &EngineOptions::default())[0];
@@ -245,11 +244,11 @@ fn a_card_on_paper_plans_and_does_nothing_else() {
     assert!(refused.to_string().contains("only planned for"), "{refused}");
     for name in ["auto", "cpu"] {
         let device: DeviceOptions = name.parse().unwrap();
-        let said = device.on_paper(&CardOnPaper::default()).map(drop).unwrap_err().to_string();
-        assert!(said.contains("cannot plan for a card"), "{said}");
+        let message = device.on_paper(&CardOnPaper::default()).map(drop).unwrap_err().to_string();
+        assert!(message.contains("cannot plan for a card"), "{message}");
     }
     let unknown =
         on_paper(&CardOnPaper { card: Some("voodoo 2".into()), ..CardOnPaper::default() }).map(drop);
-    let said = unknown.unwrap_err().to_string();
-    assert!(said.contains("unknown GPU `voodoo 2`") && said.contains("RTX 4090"), "{said}");
+    let message = unknown.unwrap_err().to_string();
+    assert!(message.contains("unknown GPU `voodoo 2`") && message.contains("RTX 4090"), "{message}");
 }

@@ -1,4 +1,4 @@
-//! The program language by itself: what `check` refuses, and what `cost` says of a known model.
+//! The program language: faults that `check` finds, and the cost of a known model.
 
 use std::sync::Arc;
 
@@ -92,7 +92,7 @@ macro_rules! stage {
     };
 }
 
-/// Puts a mixture of equal experts in place of the first layer's feed-forward network; the router is one row.
+/// Replaces the first layer's feed-forward network with a mixture of equal experts; the router has one row.
 fn put_experts(p: &mut Program, n: usize, n_used: usize) {
     let FfnIn { x, norm, gate, up, .. } = stage!(p, "0.ffn_in", FfnIn).clone();
     let down = stage!(p, "0.ffn_out", ProjAdd).w.clone();
@@ -103,7 +103,7 @@ fn put_experts(p: &mut Program, n: usize, n_used: usize) {
     p.stages[at] = ("0.experts".into(), stage.into());
 }
 
-/// A fault: its name, what it changes, and words that the message must hold.
+/// A fault: its name, the change, and words that the message must contain.
 type Fault = (&'static str, fn(&mut Program), &'static [&'static str]);
 
 const FAULTS: &[Fault] = &[
@@ -128,8 +128,12 @@ const FAULTS: &[Fault] = &[
     ("heads that do not divide", |p| p.kvs[0].n_kv_heads = 3, &["0.attn_in", "3 KV heads"]),
     ("rope longer than a head", |p| p.kvs[0].head_dim = 64, &["0.attn_in", "64"]),
     ("infinite frequency", |p| p.ropes[0].inv_freq = [f64::INFINITY].into(), &["ropes", "finite"]),
-    ("logits a step row", |p| p.bufs[4].rows = RowsOf::Step, &["logits", "Outputs"]),
-    ("a block that does not fit", |p| p.weights[1].cols = 100, &["0.attn_in", "blk.0.q.weight"]),
+    ("logits of every row", |p| p.bufs[4].rows = RowsOf::Step, &["logits", "Outputs"]),
+    (
+        "columns that are not a multiple of the block",
+        |p| p.weights[1].cols = 100,
+        &["0.attn_in", "blk.0.q.weight"],
+    ),
     (
         "sum onto itself",
         |p| {
@@ -138,9 +142,9 @@ const FAULTS: &[Fault] = &[
         },
         &["0.ffn_out", "one buffer"],
     ),
-    ("a window of nothing", |p| stage!(p, "0.attend", Attend).window = Some(0), &["0.attend", "window"]),
+    ("an empty window", |p| stage!(p, "0.attend", Attend).window = Some(0), &["0.attend", "window"]),
     (
-        "a cache that keeps less than attention sees",
+        "a cache that keeps less than attention reads",
         |p| {
             (p.kvs[0].sliding, p.limits.sliding_pages) = (Some(8), 1);
             stage!(p, "0.attend", Attend).window = Some(9)
@@ -148,7 +152,7 @@ const FAULTS: &[Fault] = &[
         &["0.attend", "9 positions of a cache that keeps 8"],
     ),
     (
-        "a cache that keeps a window where attention sees everything",
+        "a cache that keeps a window for full attention",
         |p| (p.kvs[0].sliding, p.limits.sliding_pages) = (Some(8), 1),
         &["0.attend", "all positions of a cache that keeps 8"],
     ),
@@ -164,7 +168,7 @@ const FAULTS: &[Fault] = &[
         &["0.ffn_out", "[256]"],
     ),
     (
-        "a layer's own norm, of another width",
+        "a layer's second norm, of another width",
         |p| {
             let ffn_sub_norm = stage!(p, "0.ffn_out", ProjAdd).w.norm.clone();
             stage!(p, "0.attn_in", AttnIn).wk.norm = ffn_sub_norm
@@ -172,7 +176,7 @@ const FAULTS: &[Fault] = &[
         &["0.attn_in", "[256]"],
     ),
     (
-        "a layer's own norm behind the stage's and before a basis",
+        "a layer's second norm after the stage's and before a basis",
         |p| {
             let norm = Some(stage!(p, "0.ffn_in", FfnIn).norm.clone());
             stage!(p, "0.ffn_in", FfnIn).up.norm = norm;
@@ -181,7 +185,7 @@ const FAULTS: &[Fault] = &[
         &["0.ffn_in", "up.weight", "second norm before a basis"],
     ),
     (
-        "a share with its own norm",
+        "a gate of a shared expert with its own norm",
         |p| {
             let norm = Some(stage!(p, "0.ffn_in", FfnIn).norm.clone());
             let share = Linear { norm, ..stage!(p, "0.ffn_in", FfnIn).up.clone() };
@@ -203,41 +207,44 @@ const FAULTS: &[Fault] = &[
 ];
 
 #[test]
-fn a_sound_program_checks() {
+fn valid_programs_pass_the_check() {
     bitnet(&TINY).check().unwrap();
     bitnet(&BITNET_2B).check().unwrap();
 }
 
 #[test]
-fn a_declaration_that_no_stage_names_is_found() {
+fn unused_declarations_are_found() {
     let mut p = bitnet(&TINY);
     p.check_all_named(&[]).unwrap();
     let w = p.weight("blk.0.post_ffw_norm.weight", by_name("f32").unwrap(), 1, 256);
-    let said = p.check_all_named(&[]).unwrap_err().to_string();
-    assert!(said.contains("weight blk.0.post_ffw_norm.weight is declared, but no stage uses it"), "{said}");
-    // The host may read it.
+    let message = p.check_all_named(&[]).unwrap_err().to_string();
+    assert!(
+        message.contains("weight blk.0.post_ffw_norm.weight is declared, but no stage uses it"),
+        "{message}"
+    );
+    // Unless the host reads it.
     p.check_all_named(&[w]).unwrap();
     p.buf("spare", RowsOf::Step, 8);
-    let said = p.check_all_named(&[w]).unwrap_err().to_string();
-    assert!(said.contains("buffer `spare` is declared"), "{said}");
+    let message = p.check_all_named(&[w]).unwrap_err().to_string();
+    assert!(message.contains("buffer `spare` is declared"), "{message}");
 }
 
 #[test]
-fn every_fault_is_found_and_named() {
+fn faults_are_found_and_named() {
     for (name, break_it, words) in FAULTS {
         let mut p = bitnet(&TINY);
         break_it(&mut p);
         let message = p.check().expect_err(name).to_string();
         for word in *words {
-            assert!(message.contains(word), "{name}: `{message}` does not say `{word}`");
+            assert!(message.contains(word), "{name}: no `{word}` in `{message}`");
         }
     }
 }
 
-/// The published shape: 2084.0 M ternary weights, so 521.0 MB; a head of 656.7 MB in f16; 76 800 bytes of
-/// f16 cache a position; 153 stages.
+/// The published shape: 2084.0 M ternary weights in 521.0 MB; a head of 656.7 MB in f16; 76,800 bytes of f16
+/// cache per position; 153 stages.
 #[test]
-fn bitnet_2b_costs_what_its_shape_says() {
+fn costs_of_bitnet_2b_match_its_shape() {
     let p = bitnet(&BITNET_2B);
     assert_eq!(p.stages.len(), 153);
     assert_eq!(p.kv_bytes(), 64 * 64 * 76_800);
@@ -254,7 +261,7 @@ fn bitnet_2b_costs_what_its_shape_says() {
     assert_eq!(
         decode.weight_bytes,
         ternary / 4 + tails + head + 2560 * 2,
-        "one embedding row beside the head"
+        "one embedding row besides the head"
     );
     assert_eq!(decode.kv_bytes, (100 + 1) * 76_800, "100 positions read, one written");
     assert_eq!(decode.macs, ternary + head / 2 + 30 * 2 * 100 * 2560);
@@ -262,12 +269,16 @@ fn bitnet_2b_costs_what_its_shape_says() {
     let quiet = Row { logits: false, ..row(0) };
     let prefill =
         p.cost(&Step { rows: &[quiet, Row { pos: 1, ..quiet }], pages: &pages, sampling: &[], changes: &[] });
-    assert_eq!(prefill.weight_bytes, ternary / 4 + tails + 2 * 2560 * 2, "weights once a step, and no head");
+    assert_eq!(
+        prefill.weight_bytes,
+        ternary / 4 + tails + 2 * 2560 * 2,
+        "weights once per step, and no head"
+    );
     assert_eq!(prefill.kv_bytes, (1 + 2 + 2) * 76_800);
 }
 
 #[test]
-fn a_program_names_its_buffers() {
+fn buffers_are_found_by_name() {
     let p = bitnet(&TINY);
     assert_eq!(p.buf_named("h"), Some(Buf(3)));
     assert_eq!(p.buf_named("nothing"), None);

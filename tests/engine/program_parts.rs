@@ -1,4 +1,4 @@
-//! Parts of a program: what each device of several is given.
+//! Parts of a program, one per device.
 
 use ggml_types::kv_by_name;
 use sterna::program::{Buf, Kv, Part, Program};
@@ -11,12 +11,12 @@ fn program() -> Program {
 }
 
 #[test]
-fn all_stages_are_the_whole_program() {
+fn part_of_all_stages_is_the_whole_program() {
     let p = program();
     let part = p.part(0..p.stages.len());
     part.program.check().unwrap();
     assert_eq!((part.weights.len(), part.kvs.len()), (p.weights.len(), p.kvs.len()));
-    // Declared in another order, so the stages alone are the same text.
+    // Declarations are in another order, so only the text of the stages is the same.
     let stages = |p: &Program| {
         let text = p.to_string();
         text.lines().filter(|line| line.starts_with("logits: ")).map(str::to_owned).collect::<Vec<_>>()
@@ -26,7 +26,7 @@ fn all_stages_are_the_whole_program() {
 }
 
 #[test]
-fn parts_name_what_their_stages_name_and_hand_on_the_residual_stream() {
+fn parts_declare_what_their_stages_use() {
     let p = program();
     let starts = p.layer_starts();
     assert_eq!(starts.len(), 2);
@@ -42,7 +42,7 @@ fn parts_name_what_their_stages_name_and_hand_on_the_residual_stream() {
             assert_eq!(decl.name, p.weight_decl(*w).name);
         }
     }
-    // A head of its own, so no weight is in two parts.
+    // The head is a separate weight, so no weight is in two parts.
     let n: usize = parts.iter().map(|part| part.weights.len()).sum();
     assert_eq!(n, p.weights.len());
     assert!(parts[0].buf(p.logits().unwrap().logits).is_none());

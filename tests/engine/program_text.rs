@@ -1,6 +1,6 @@
-//! The text of programs, held as files in `tests/snapshots`; of each architecture by `every_architecture.rs`.
-//! After a change on purpose, `STERNA_UPDATE_SNAPSHOTS=1 cargo test --test engine -- program_text every_arch`
-//! writes them anew.
+//! The text of programs, compared with files in `tests/snapshots`; `every_architecture.rs` does this for each
+//! architecture. After an intended change, `STERNA_UPDATE_SNAPSHOTS=1 cargo test --test engine --
+//! program_text every_arch` rewrites them.
 
 use std::ops::ControlFlow;
 
@@ -38,13 +38,13 @@ pub(super) fn check_file(gguf: &Gguf, model: &str, snapshot: &str) {
         std::fs::write(&file, &text).unwrap();
     }
     let want = std::fs::read_to_string(&file).unwrap_or_default();
-    assert!(text == want, "{snapshot} is not the program of {model}, which now reads:\n{text}");
+    assert!(text == want, "{snapshot} is not the program of {model}, which is now:\n{text}");
 }
 
-/// Each stage as a program of its own says what it says in the whole: it names the same things.
+/// Checks that the text of each stage as a separate program is the same as in the whole one.
 fn check_stages_as_parts(whole: &Program) {
-    // Caches and rotary embeddings have numbers, which differ in a part.
-    let said = |program: &Program| -> Vec<String> {
+    // The numbers of caches and ropes are different in a part.
+    let stage_texts = |program: &Program| -> Vec<String> {
         let text = program.to_string();
         let stages = text.lines().rev().take(program.stages.len());
         let without_numbers = |line: &str| {
@@ -54,17 +54,17 @@ fn check_stages_as_parts(whole: &Program) {
         };
         stages.map(without_numbers).collect()
     };
-    let all = said(whole);
+    let all = stage_texts(whole);
     for (i, want) in all.iter().rev().enumerate() {
         let part = whole.part(i..i + 1).program;
         part.check().unwrap();
-        assert_eq!(said(&part), [want.as_str()]);
+        assert_eq!(stage_texts(&part), [want.as_str()]);
     }
 }
 
-/// As llama.cpp reads such a file: every layer sees everything, and rotates by the model's base.
+/// As in llama.cpp: every layer attends to all positions, with the model's RoPE base.
 #[test]
-fn gemma3_without_a_window() {
+fn gemma3_without_a_window_attends_to_everything() {
     let path = support::golden("tiny/gemma3.gguf").expect("it is in tests/data");
     let file = without(std::fs::read(path).unwrap(), "gemma3.attention.sliding_window");
     let text = program(&Gguf::from_bytes(file.into()).unwrap()).to_string();
@@ -72,7 +72,7 @@ fn gemma3_without_a_window() {
 }
 
 #[test]
-fn bitnet_embedding_with_a_norm_of_each_input() {
+fn bitnet_embedding_with_a_norm_per_input() {
     let spec = Preset::by_name("bitnet-embedding-0.6b").unwrap().spec(None, None, 1).unwrap();
     let spec = Spec { n_layers: 1, dim: 128, ffn_dim: 256, n_vocab: 640, ..spec };
     let mut file = Vec::new();

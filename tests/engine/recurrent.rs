@@ -1,5 +1,5 @@
-//! Models with recurrent states: what they say does not depend, to the bit, on how prompts are cut, on what
-//! is beside a sequence, nor on whether its state was kept, copied or computed again.
+//! Models with recurrent states: results do not depend, to the bit, on how prompts are divided into steps, on
+//! other sequences, or on whether a state was kept, copied or recomputed.
 
 use std::io::Cursor;
 use std::ops::ControlFlow;
@@ -17,13 +17,13 @@ use sterna::synth::{Family, Preset, Spec, Synth};
 use support::logits::{all_logits, sequences};
 use support::{golden, npy};
 
-use super::batch::{Said, alone, any_schedule_is_alone, codec, count, finish, greedy, seeded, tokens};
+use super::batch::{Output, alone, check_random_schedules, codec, count, finish, greedy, seeded, tokens};
 
 fn model() -> Gguf {
     Gguf::from_bytes(file().into()).unwrap()
 }
 
-/// Three layers of delta nets, one of attention, and one more.
+/// Five layers: three delta nets, one attention, and one more delta net.
 pub(super) fn file() -> Vec<u8> {
     let spec = Preset::by_name("tiny-hybrid").unwrap().spec(Some("f32"), Some("f32"), 3).unwrap();
     let family = Family::Qwen35 { n_key_heads: 2, n_value_heads: 4, state_dim: 64, experts: None };
@@ -41,25 +41,25 @@ fn open(options: &EngineOptions) -> Engine {
     Engine::on_backend(model(), options, Box::new(Cpu::new(2).unwrap()), |_| ()).unwrap()
 }
 
-/// The bits of the logits that follow `tokens`.
+/// Bits of the logits after `tokens`.
 fn feed(session: &mut Session, tokens: &[u32]) -> Vec<u32> {
     let logits = session.logits(tokens).unwrap();
     assert!(logits.iter().all(|x| x.is_finite()));
     logits.iter().map(|x| x.to_bits()).collect()
 }
 
-fn said_alone(engine: &Engine, tokens: &[u32]) -> Vec<u32> {
+fn bits_alone(engine: &Engine, tokens: &[u32]) -> Vec<u32> {
     feed(&mut engine.session().unwrap(), tokens)
 }
 
 #[test]
-fn a_prompt_may_be_cut_anywhere() {
+fn prompts_can_be_divided_anywhere() {
     let text = tokens(1, 400);
     let engine = open(&EngineOptions { batch: 512, ..options() });
-    let want = said_alone(&engine, &text);
+    let want = bits_alone(&engine, &text);
     for batch in [1, 2, 3, 7, 63, 64, 65, 100, 399] {
         let engine = open(&EngineOptions { batch, outputs: 1, ..options() });
-        assert!(said_alone(&engine, &text) == want, "in steps of {batch}");
+        assert!(bits_alone(&engine, &text) == want, "in steps of {batch}");
     }
     let mut session = engine.session().unwrap();
     for part in text[..399].chunks(30) {
@@ -68,7 +68,7 @@ fn a_prompt_may_be_cut_anywhere() {
     assert!(feed(&mut session, &text[399..]) == want);
 }
 
-/// A cut goes back to where a state was kept: near the end of the last prompt, or at the last full page.
+/// A cut goes back to a kept state: near the end of the last prompt, or at the last full page.
 #[test]
 fn cuts_and_branches_leave_no_trace() {
     let engine = open(&EngineOptions { n_seqs: 3, ..options() });
@@ -91,16 +91,16 @@ fn cuts_and_branches_leave_no_trace() {
         );
         let after = tokens(3, 90);
         for (session, at) in [(&mut session, cut), (&mut other, branch)] {
-            let want = said_alone(&engine, &[&trunk[..at], &after[..]].concat());
+            let want = bits_alone(&engine, &[&trunk[..at], &after[..]].concat());
             session.prefill(&after[..45]).unwrap();
             assert!(feed(session, &after[45..]) == want, "at {at}");
         }
     }
 }
 
-/// Generated tokens keep a state at each full page, and the prompt's stays.
+/// Generation keeps a state at each full page, and that of the prompt.
 #[test]
-fn a_text_goes_back_to_its_prompt_and_to_its_last_page() {
+fn cuts_return_to_the_prompt_or_the_last_full_page() {
     let engine = open(&EngineOptions { n_seqs: 2, ..options() });
     for (cut, kept) in [(210, 210), (200, 192), (180, 64), (101, 64), (60, 0)] {
         let mut session = engine.session().unwrap();
@@ -112,13 +112,13 @@ fn a_text_goes_back_to_its_prompt_and_to_its_last_page() {
         let text = session.tokens().to_vec();
         session.cut_back(cut);
         assert_eq!(session.n_cached(), kept);
-        let want = said_alone(&engine, &[&text[..cut], &[7][..]].concat());
+        let want = bits_alone(&engine, &[&text[..cut], &[7][..]].concat());
         assert!(feed(&mut session, &[7]) == want, "cut to {cut}");
     }
 }
 
 #[test]
-fn saved_sessions_go_on() {
+fn saved_sessions_continue() {
     let engine = open(&EngineOptions { n_seqs: 2, ..options() });
     let mut session = engine.session().unwrap();
     for n in [0, 30, 64, 65, 500] {
@@ -127,11 +127,11 @@ fn saved_sessions_go_on() {
         let mut bytes = Vec::new();
         session.save(&mut bytes).unwrap();
         let other = open(&EngineOptions { n_ctx: Some(800), n_seqs: 2, ..options() });
-        let mut taken_up = other.restore(&mut Cursor::new(&bytes)).unwrap();
-        assert_eq!((taken_up.position(), taken_up.n_cached()), (n, n / PAGE * PAGE));
+        let mut restored = other.restore(&mut Cursor::new(&bytes)).unwrap();
+        assert_eq!((restored.position(), restored.n_cached()), (n, n / PAGE * PAGE));
         let after = tokens(5, 100);
-        assert!(feed(&mut session, &after) == feed(&mut taken_up, &after), "{n}");
-        drop(taken_up);
+        assert!(feed(&mut session, &after) == feed(&mut restored, &after), "{n}");
+        drop(restored);
         let mut batch = other.batch(BatchOptions::default()).unwrap();
         batch.restore(&mut Cursor::new(&bytes), &"".into()).unwrap();
         let prompt = [tokens(4, n), vec![7, 8]].concat();
@@ -141,7 +141,7 @@ fn saved_sessions_go_on() {
     }
     let mut bytes = Vec::new();
     session.save(&mut bytes).unwrap();
-    // A state behind a page that is not full.
+    // A state after a page that is not full.
     let head = bytes.windows(2).position(|two| two == b"\n\n").unwrap() + 2;
     let last = head + 8 + 4 * session.position() + session.position().div_ceil(PAGE) - 1;
     bytes[last] |= 4;
@@ -149,10 +149,10 @@ fn saved_sessions_go_on() {
     assert!(matches!(engine.restore(&mut Cursor::new(&bytes)), Err(Error::State(_))));
 }
 
-/// Any schedule gives the bits of a sequence alone, in a pool in which sequences wait, give way, and share
-/// prefixes; and no slot of a state is lost, which a batch checks when it ends.
+/// Any schedule gives the same bits as a sequence alone, with so few pages that sequences wait, are preempted
+/// and share prefixes; and no state slot leaks, which a batch checks at its end.
 #[test]
-fn together_is_alone() {
+fn batched_sequences_match_single_ones() {
     let mut all = BatchStats::default();
     for checkpoints in [0, 1, 8] {
         let mut options = EngineOptions {
@@ -166,41 +166,41 @@ fn together_is_alone() {
         };
         codec(&mut options, "f16");
         let engine = open(&options);
-        count(&mut all, &any_schedule_is_alone(&engine, &format!("{checkpoints} checkpoints"), 8, 200));
+        count(&mut all, &check_random_schedules(&engine, &format!("{checkpoints} checkpoints"), 8, 200));
     }
     assert!(all.prefix.hit_tokens > 0 && all.preemptions > 0 && all.swapped_in > 0, "{all:?}");
     assert!(all.accepted_tokens > 100 && all.drafted_tokens > all.accepted_tokens + 20, "{all:?}");
 }
 
-/// A prompt goes on behind the nearest state that was kept.
+/// A prompt continues from the nearest kept state.
 #[test]
 fn prefixes_are_found_at_checkpoints() {
     let engine = open(&EngineOptions { n_seqs: 2, checkpoints: Some(8), ..options() });
     let first = tokens(1, 400);
     let next = [&first[..], &tokens(2, 30)].concat();
     let early = [&first[..200], &tokens(3, 30)].concat();
-    let want: Vec<Said> =
+    let want: Vec<Output> =
         [&first, &next, &early].iter().map(|prompt| alone(&engine, prompt, &greedy(4))).collect();
     let mut batch = engine.batch(BatchOptions::default()).unwrap();
-    let held = |batch: &Batch| batch.stats().states - batch.stats().free_states;
-    assert_eq!((batch.stats().states, held(&batch)), (2 * 3 + 8, 0));
-    let mut say = |prompt: &Vec<u32>| {
+    let n_used = |batch: &Batch| batch.stats().states - batch.stats().free_states;
+    assert_eq!((batch.stats().states, n_used(&batch)), (2 * 3 + 8, 0));
+    let mut run = |prompt: &Vec<u32>| {
         let before = batch.stats().prefix.hit_tokens;
         let id = batch.add(&Request::new(prompt.clone(), greedy(4))).unwrap()[0];
-        let said = finish(&mut batch).remove(&id).unwrap();
-        (said, batch.stats().prefix.hit_tokens - before)
+        let output = finish(&mut batch).remove(&id).unwrap();
+        (output, batch.stats().prefix.hit_tokens - before)
     };
-    assert_eq!(say(&first), (want[0].clone(), 0));
-    assert_eq!(say(&first), (want[0].clone(), 6 * PAGE as u64), "all but what the last page lacks");
-    assert_eq!(say(&next), (want[1].clone(), 6 * PAGE as u64), "behind the prompt");
-    assert_eq!(say(&early), (want[2].clone(), 0), "no state was kept there");
-    assert_eq!(say(&early), (want[2].clone(), 3 * PAGE as u64), "it has been there now");
-    assert_eq!(held(&batch), 2, "behind both");
+    assert_eq!(run(&first), (want[0].clone(), 0));
+    assert_eq!(run(&first), (want[0].clone(), 6 * PAGE as u64), "all full pages");
+    assert_eq!(run(&next), (want[1].clone(), 6 * PAGE as u64), "after the prompt");
+    assert_eq!(run(&early), (want[2].clone(), 0), "no state is kept there");
+    assert_eq!(run(&early), (want[2].clone(), 3 * PAGE as u64), "now it is kept");
+    assert_eq!(n_used(&batch), 2, "one state per prompt");
 }
 
-/// Several texts from one prompt go on from one state.
+/// Several continuations of a prompt start from one state.
 #[test]
-fn continuations_share_a_prompt() {
+fn continuations_share_the_state_of_a_prompt() {
     let engine = open(&EngineOptions { n_seqs: 4, ..options() });
     let prompt = tokens(6, 150);
     let mut batch = engine.batch(BatchOptions { prefix_cache: false, ..BatchOptions::default() }).unwrap();
@@ -221,15 +221,15 @@ fn two_cards() -> Option<Box<dyn Backend>> {
     Some(Box::new(Split::on(cards, Some(vec![0.5, 0.5])).unwrap()))
 }
 
-/// A card that has some of the layers, beside a processor that computes the others as far as it can.
+/// A card with some of the layers; the CPU computes as much of the others as it can.
 #[cfg(feature = "simt")]
-fn beside_the_processor(layers: usize) -> Option<Box<dyn Backend>> {
+fn offloaded_to_the_cpu(layers: usize) -> Option<Box<dyn Backend>> {
     use sterna::backend::cuda::{Cuda, Streaming, driver::simt::Simt};
     use sterna::backend::{GpuLayers, MinBatch};
     let streaming = Streaming::new(GpuLayers::Count(layers), 2);
     let streaming = Streaming { min_batch: MinBatch::Never, ..streaming };
     let cuda = Cuda::on(Box::new(Simt::new(1, 0))).streamed(Some(streaming));
-    Some(Box::new(cuda.beside(|| Ok(Box::new(Cpu::new(2)?)))))
+    Some(Box::new(cuda.with_cpu(|| Ok(Box::new(Cpu::new(2)?)))))
 }
 
 #[cfg(not(feature = "simt"))]
@@ -238,14 +238,14 @@ fn two_cards() -> Option<Box<dyn Backend>> {
 }
 
 #[cfg(not(feature = "simt"))]
-fn beside_the_processor(_: usize) -> Option<Box<dyn Backend>> {
+fn offloaded_to_the_cpu(_: usize) -> Option<Box<dyn Backend>> {
     None
 }
 
-/// On devices: prompts in steps of several sizes, single rows, steps that run ahead, and what comes of these
-/// when a text ends; cuts, several sequences, saved states.
+/// Prompts in steps of several sizes, single rows, queued steps that are discarded at the end of a text;
+/// cuts, several sequences, saved states.
 #[test]
-fn devices_say_what_the_processor_says() {
+fn devices_match_the_cpu() {
     let cpu = open(&EngineOptions { n_seqs: 3, ..options() });
     let text = tokens(8, 90);
     let near = |got: &[f32], want: &[f32], what: &str| {
@@ -253,11 +253,12 @@ fn devices_say_what_the_processor_says() {
         assert!(far <= 1e-4, "{what}: {far:e}");
     };
     let logits = |engine: &Engine, text: &[u32]| engine.session().unwrap().logits(text).unwrap().to_vec();
-    let (want, said) = (logits(&cpu, &text), alone(&cpu, &text, &greedy(20)).tokens);
+    let (want, picked) = (logits(&cpu, &text), alone(&cpu, &text, &greedy(20)).tokens);
     let one_of = |name: &'static str| Some((name, support::case::backend(name, 1)?));
     let devices = ["cuda-simt", "wgpu"].into_iter().filter_map(one_of);
-    let beside = [1].into_iter().filter_map(|n| Some(("a card with few layers", beside_the_processor(n)?)));
-    for (name, backend) in devices.chain(two_cards().map(|two| ("two cards", two))).chain(beside) {
+    let offloaded =
+        [1].into_iter().filter_map(|n| Some(("a card with few layers", offloaded_to_the_cpu(n)?)));
+    for (name, backend) in devices.chain(two_cards().map(|two| ("two cards", two))).chain(offloaded) {
         let options = EngineOptions { n_seqs: 3, batch: 50, outputs: 3, ..options() };
         let engine = Engine::on_backend(model(), &options, backend, |_| ()).unwrap();
         let mut session = engine.session().unwrap();
@@ -267,8 +268,8 @@ fn devices_say_what_the_processor_says() {
             got.extend(event.unwrap().token.map(|token| token.id));
         }
         drop(generation);
-        assert_eq!(got, said, "{name}");
-        let all = [&text[..], &said[..]].concat();
+        assert_eq!(got, picked, "{name}");
+        let all = [&text[..], &picked[..]].concat();
         for (cut, more) in [(109, 2), (70, 20), (0, 5)] {
             session.cut_back(cut);
             let more = tokens(9, more);
@@ -279,12 +280,12 @@ fn devices_say_what_the_processor_says() {
         session.prefill(&text[..70]).unwrap();
         let mut bytes = Vec::new();
         session.save(&mut bytes).unwrap();
-        let mut taken_up = engine.restore(&mut Cursor::new(&bytes)).unwrap();
-        near(taken_up.logits(&text[70..]).unwrap(), &want, &format!("{name}, restored"));
-        drop((session, taken_up));
+        let mut restored = engine.restore(&mut Cursor::new(&bytes)).unwrap();
+        near(restored.logits(&text[70..]).unwrap(), &want, &format!("{name}, restored"));
+        drop((session, restored));
 
         let prompts = [tokens(1, 70), tokens(2, 30)];
-        let want: Vec<Said> = prompts.iter().map(|prompt| alone(&cpu, prompt, &greedy(10))).collect();
+        let want: Vec<Output> = prompts.iter().map(|prompt| alone(&cpu, prompt, &greedy(10))).collect();
         let mut batch = engine.batch(BatchOptions::default()).unwrap();
         let add = |prompt: &Vec<u32>| Request::new(prompt.clone(), greedy(10));
         let ids: Vec<SeqId> = prompts.iter().map(|prompt| batch.add(&add(prompt)).unwrap()[0]).collect();
@@ -293,17 +294,19 @@ fn devices_say_what_the_processor_says() {
     }
 }
 
-/// 2048 positions, some of them, against what transformers computes of them in chunks.
+/// Some of 2048 positions, against transformers, which computes delta nets in chunks.
 #[test]
-fn long_texts_are_transformers() {
+fn long_texts_match_transformers() {
     for name in ["qwen35", "qwen35moe"] {
         let [model, text] =
             ["tiny-f16.gguf", "long-prompt.txt"].map(|file| golden(&format!("{name}/{file}")));
         let (Some(model), Some(text)) = (model, text) else { return };
-        let rows = npy(&golden(&format!("{name}/long.rows.npy")).expect("beside it"));
+        let rows = npy(&golden(&format!("{name}/long.rows.npy")).expect("a file next to the model"));
         let rows: Vec<usize> =
             rows.bytes.chunks_exact(4).map(|b| u32::from_le_bytes(b.try_into().unwrap()) as usize).collect();
-        let want = npy(&golden(&format!("{name}/long.f16.hf-fp32.logits.npy")).expect("beside it")).f32s();
+        let want =
+            npy(&golden(&format!("{name}/long.f16.hf-fp32.logits.npy")).expect("a file next to the model"))
+                .f32s();
         let options = |options: &mut EngineOptions| options.n_ctx = Some(2048);
         let kernels = sterna::backend::cpu::simd::best();
         let engine = support::logits::engine(Gguf::open(&model).unwrap(), "f32", kernels, options);
@@ -321,9 +324,9 @@ fn long_texts_are_transformers() {
     }
 }
 
-/// What the prefix cache of a batch has of a text goes to another engine, state and all.
+/// The cached prefix of a text can be saved and restored in another engine, with its state.
 #[test]
-fn a_prefix_goes_to_another_batch() {
+fn saved_prefixes_work_in_another_engine() {
     let options = EngineOptions { n_seqs: 2, checkpoints: Some(4), ..options() };
     let (first, second) = (open(&options), open(&options));
     let (prompt, salt) = (tokens(1, 400), Arc::from(""));
@@ -342,21 +345,20 @@ fn a_prefix_goes_to_another_batch() {
     assert_eq!(finish(&mut batch).remove(&id), Some(want));
     assert_eq!(batch.stats().prefix.hit_tokens, 6 * PAGE as u64);
     drop(batch);
-    // Without its last byte, and with another, it is refused.
+    // Truncated or changed, it is refused.
     let mut broken = saved.clone();
     broken[saved.len() - 40] ^= 1;
     for bytes in [&saved[..saved.len() - 1], &broken] {
         let mut batch = second.batch(BatchOptions::default()).unwrap();
         batch.restore(&mut Cursor::new(bytes), &salt).unwrap_err();
         let stats = batch.stats();
-        assert_eq!(stats.states, stats.free_states, "nothing is left of it");
+        assert_eq!(stats.states, stats.free_states, "a state leaked");
     }
 }
 
-/// Each stage of these layers against the CPU's, as before a device's first run; the CPU itself with the
-/// plainest of its kernels, too.
+/// The self-test of devices with these layers, and of the CPU with its plain kernels.
 #[test]
-fn stages_compute_what_the_processors_do() {
+fn devices_pass_the_self_test() {
     let one_of = |name: &str| support::case::backend(name, 1);
     let devices = || ["cuda-simt", "wgpu"].into_iter().filter_map(one_of).chain(two_cards());
     let golden = ["qwen35moe/tiny-f16.gguf", "qwen35/tiny-rot-pq2_0.gguf"].into_iter().filter_map(golden);
@@ -366,7 +368,7 @@ fn stages_compute_what_the_processors_do() {
     for (at, (file, kv)) in [(model(), "turboquant")].into_iter().chain(files).enumerate() {
         let (cache_type_k, cache_type_v) = (kv.parse().unwrap(), kv.parse().unwrap());
         let options = EngineOptions { cache_type_k, cache_type_v, ..options() };
-        // Each file on one device, and two cards with the last.
+        // Each file on one device, the last on two cards.
         for mut backend in cpu.take().into_iter().chain(devices().skip(at).take(1)) {
             let most = selftest::LAYER_STEPS.into_iter().max().unwrap();
             let layers = FewLayers::of(&file, &options, &*backend, most).unwrap().read().unwrap();

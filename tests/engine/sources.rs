@@ -1,5 +1,4 @@
-//! Models that are read in pieces: the same bits as from a map, on every backend, and errors that say what is
-//! wrong.
+//! Models loaded through a reader: the same bits as from a mapped file, on every backend, and read errors.
 
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -20,7 +19,7 @@ fn options(backend: &str, head_type: &str) -> EngineOptions {
     }
 }
 
-/// The logits behind a prompt and behind each of some greedy tokens, to the bit.
+/// Bits of the logits after a prompt and after each of some greedy tokens.
 fn bits(engine: &Engine) -> Vec<u32> {
     let mut session = engine.session().unwrap();
     let mut logits = session.logits(&[1, 7, 33, 64, 3]).unwrap();
@@ -33,9 +32,9 @@ fn bits(engine: &Engine) -> Vec<u32> {
     bits
 }
 
-/// Where two sets of kernels sum in another order, these are of one: the same backend runs both.
+/// Both engines use the same backend and kernels, so the sums have the same order.
 #[test]
-fn logits_are_those_of_a_mapped_file_to_the_bit() {
+fn logits_match_a_mapped_file_to_the_bit() {
     for (name, heads) in [
         ("bitnet/tiny-i2_s.gguf", &["keep", "q8_0"][..]),
         ("gpt-oss/tiny-mxfp4.gguf", &["keep"]),
@@ -43,7 +42,7 @@ fn logits_are_those_of_a_mapped_file_to_the_bit() {
     ] {
         let path = support::golden(name).expect("it is in tests/data");
         for backend in NAMES.iter().filter(|name| backend::open(name, 1).is_ok()) {
-            // Weights are read in the same way whatever the device makes of them.
+            // Conversion of the head does not depend on the device.
             for head in heads.iter().filter(|head| **head == "keep" || *backend == "cpu") {
                 let options = options(backend, head);
                 let mapped = match Engine::open(&path, &options) {
@@ -56,24 +55,24 @@ fn logits_are_those_of_a_mapped_file_to_the_bit() {
                 assert!(bits(&Engine::open(&path, &read).unwrap()) == want, "{name} on {backend}, read");
                 let bytes = Bytes::from(std::fs::read(&path).unwrap());
                 let mut last = 0;
-                let of_source = Engine::from_source(Arc::new(bytes), &options, |progress| {
+                let from_source = Engine::from_source(Arc::new(bytes), &options, |progress| {
                     assert!((last..=progress.total_bytes).contains(&progress.done_bytes));
                     last = progress.done_bytes;
                 })
                 .unwrap();
-                assert!(bits(&of_source) == want, "{name} on {backend}, from a reader");
-                // A session goes from one to the other: both have the same fingerprint.
+                assert!(bits(&from_source) == want, "{name} on {backend}, from a reader");
+                // Both engines have the same fingerprint, so a session can move between them.
                 let (mut saved, mut session) = (Vec::new(), mapped.session().unwrap());
                 session.prefill(&[1, 7, 33]).unwrap();
                 session.save(&mut saved).unwrap();
-                let taken_up = of_source.restore(&mut io::Cursor::new(&saved)).unwrap();
-                assert_eq!(taken_up.tokens(), [1, 7, 33]);
+                let restored = from_source.restore(&mut io::Cursor::new(&saved)).unwrap();
+                assert_eq!(restored.tokens(), [1, 7, 33]);
             }
         }
     }
 }
 
-/// Of every read the range; breaks after so many.
+/// A source that fails after `left` reads.
 struct Breaking {
     bytes: Bytes,
     left: Mutex<usize>,
@@ -86,13 +85,13 @@ impl Source for Breaking {
 
     fn read_at(&self, at: u64, into: &mut [u8]) -> io::Result<()> {
         let mut left = self.left.lock().unwrap();
-        *left = left.checked_sub(1).ok_or_else(|| io::Error::other("the line is dead"))?;
+        *left = left.checked_sub(1).ok_or_else(|| io::Error::other("disconnected"))?;
         self.bytes.read_at(at, into)
     }
 }
 
 #[test]
-fn a_reader_that_breaks_at_any_time_is_an_error() {
+fn reader_failures_are_errors() {
     let path = support::golden("bitnet/tiny-i2_s.gguf").expect("it is in tests/data");
     let bytes = Bytes::from(std::fs::read(path).unwrap());
     let load = |n: usize| {
@@ -101,15 +100,15 @@ fn a_reader_that_breaks_at_any_time_is_an_error() {
     };
     let mut n = 0;
     while let Err(error) = load(n) {
-        assert!(error.to_string().contains("the line is dead"), "{n} reads: {error}");
+        assert!(error.to_string().contains("disconnected"), "{n} reads: {error}");
         n += 1;
     }
     assert!(n > 10, "{n} reads");
 }
 
-/// A code that stands for nothing is found where rows are read a stretch at a time, too.
+/// Invalid codes are also found if rows are read in parts.
 #[test]
-fn a_code_without_a_meaning_is_named_by_tensor_and_row() {
+fn invalid_codes_are_reported_by_tensor_and_row() {
     let path = support::golden("bitnet/tiny-i2_s.gguf").expect("it is in tests/data");
     let mut bytes = std::fs::read(path).unwrap();
     let gguf = sterna::gguf::Gguf::from_bytes(bytes.clone().into()).unwrap();

@@ -1,4 +1,4 @@
-//! Drafted tokens that one step verifies: the text is the same as without, whatever is drafted.
+//! Speculative decoding: the text is the same as without drafts.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,9 +9,9 @@ use sterna::engine::{
     Request, SamplerOptions, Speculation, Stats, StopReason,
 };
 
-use super::batch::{Said, codec, engine, engine_on, finish, greedy, seeded, tokens};
+use super::batch::{Output, codec, engine, engine_on, finish, greedy, seeded, tokens};
 
-/// Drafts what is known to come, but for about every `wrong`-th token, by its place.
+/// Drafts the tokens of `text`, except for about every `wrong`-th position, which gets a wrong token.
 #[derive(Clone, Debug)]
 pub(super) struct Hints {
     pub text: Vec<u32>,
@@ -41,8 +41,8 @@ impl Drafter for Hints {
     }
 }
 
-/// Drafts that are as good as free, whatever the clock says: those of a small model, or of one as large as
-/// itself, do not always pay.
+/// Drafts with a low fixed cost, independent of the clock: measured costs of a small model, or of a draft
+/// model of the same size, are not always worth a draft.
 #[derive(Debug)]
 pub(super) struct Free<S>(pub S);
 
@@ -56,24 +56,24 @@ impl<S: Speculation> Speculation for Free<S> {
     }
 }
 
-/// What a session says, its statistics, and the tokens that it has seen in the end.
-fn say(engine: &Engine, prompt: &[u32], options: &GenerateOptions) -> (Said, Stats, Vec<u32>) {
+/// Generates with a new session; also returns the statistics, and the tokens of the session at the end.
+fn generate(engine: &Engine, prompt: &[u32], options: &GenerateOptions) -> (Output, Stats, Vec<u32>) {
     let mut session = engine.session().unwrap();
     let mut generation = session.generate(prompt, options).unwrap();
-    let mut said = Said::default();
+    let mut output = Output::default();
     while let Some(event) = generation.next_event() {
-        said.take(event.unwrap());
+        output.take(event.unwrap());
     }
     let stats = generation.stats();
     drop(generation);
-    (said, stats, session.tokens().to_vec())
+    (output, stats, session.tokens().to_vec())
 }
 
 fn lookup(options: GenerateOptions) -> GenerateOptions {
     GenerateOptions { speculation: Some(Arc::new(Free(NgramLookup { size: 1, max: 8 }))), ..options }
 }
 
-/// Samplers of all kinds: on the backend, on the host, with penalties, bias, fewest tokens.
+/// Samplers of all kinds: on the backend, on the host, with penalties, bias, a minimum length.
 fn samplers() -> Vec<(&'static str, GenerateOptions)> {
     let with = |change: fn(&mut GenerateOptions)| {
         let mut options = seeded(5, 60);
@@ -92,16 +92,16 @@ fn samplers() -> Vec<(&'static str, GenerateOptions)> {
         }),
         ("a bias", with(|options| options.sampler.logit_bias = vec![(5, 3.0), (7, f32::NEG_INFINITY)])),
         (
-            "fewest tokens",
+            "minimum length",
             with(|options| (options.min_tokens, options.stop_tokens) = (30, (0..250).collect())),
         ),
         ("log-probabilities", with(|options| options.logprobs = Some(2))),
     ]
 }
 
-/// A session says what it says without drafts, has seen the same tokens, and goes on from there.
+/// The session ends with the same tokens as without drafts.
 #[test]
-fn a_session_says_the_same() {
+fn drafts_do_not_change_the_text() {
     for kv in ["f16", "turboquant"] {
         let engine = engine(|options| {
             codec(options, kv);
@@ -110,12 +110,12 @@ fn a_session_says_the_same() {
         for (name, options) in samplers() {
             for n_prompt in [1, 60, 150] {
                 let prompt = tokens(3, n_prompt);
-                let (want, _, seen) = say(&engine, &prompt, &options);
+                let (want, _, seen) = generate(&engine, &prompt, &options);
                 let text = [prompt.as_slice(), &want.tokens].concat();
                 let hints = Some(Arc::new(Hints { text, wrong: 4 }) as Arc<dyn Speculation>);
                 let hinted = GenerateOptions { speculation: hints, ..options.clone() };
                 for options in [hinted, lookup(options.clone())] {
-                    let (got, stats, got_seen) = say(&engine, &prompt, &options);
+                    let (got, stats, got_seen) = generate(&engine, &prompt, &options);
                     assert_eq!(got, want, "{kv}, {name}, {n_prompt} tokens");
                     assert_eq!(got_seen, seen, "{kv}, {name}, {n_prompt} tokens");
                     assert!(stats.accepted_tokens <= stats.drafted_tokens);
@@ -126,13 +126,13 @@ fn a_session_says_the_same() {
     }
 }
 
-/// Text of random weights soon repeats itself: most of it comes by drafts, in fewer steps.
+/// A model with random weights soon repeats itself, so most of its text is drafted.
 #[test]
-fn a_text_that_repeats_itself_takes_fewer_steps() {
+fn repetitive_texts_take_fewer_steps() {
     let engine = engine(|options| options.drafts = 8);
     let mut options = lookup(greedy(200));
     let prompt = tokens(1, 20);
-    let (_, stats, _) = say(&engine, &prompt, &options);
+    let (_, stats, _) = generate(&engine, &prompt, &options);
     assert!(stats.accepted_tokens > 20 && stats.drafts < stats.drafted_tokens, "{stats:?}");
     let mut batch = engine.batch(BatchOptions::default()).unwrap();
     batch.add(&Request::new(prompt.clone(), options.clone())).unwrap();
@@ -143,16 +143,16 @@ fn a_text_that_repeats_itself_takes_fewer_steps() {
     drop(batch);
     // An engine without room for drafts makes none.
     options.max_tokens = Some(20);
-    let (_, stats, _) = say(&super::batch::engine(|_| ()), &prompt, &options);
+    let (_, stats, _) = generate(&super::batch::engine(|_| ()), &prompt, &options);
     assert_eq!((stats.drafts, stats.drafted_tokens), (0, 0));
 }
 
-/// Ends of all kinds come where they come without drafts, though the step has gone further.
+/// Texts of all kinds end at the same token as without drafts, though the step verified more tokens.
 #[test]
-fn ends_are_where_they_are_without_drafts() {
+fn drafts_do_not_change_the_end() {
     let engine = engine(|options| (options.drafts, options.n_ctx) = (16, Some(100)));
     let prompt = tokens(2, 30);
-    let (whole, _, _) = say(&engine, &prompt, &greedy(1000));
+    let (whole, _, _) = generate(&engine, &prompt, &greedy(1000));
     assert_eq!(whole.end, Some(StopReason::ContextFull));
     let text = [prompt.as_slice(), &whole.tokens].concat();
     let hints: Arc<dyn Speculation> = Arc::new(Hints { text, wrong: usize::MAX });
@@ -164,10 +164,10 @@ fn ends_are_where_they_are_without_drafts() {
         (GenerateOptions { stop: vec![whole.text[20..23].to_owned()], ..greedy(50) }, StopReason::StopString),
     ];
     for (options, end) in ends {
-        let (want, _, seen) = say(&engine, &prompt, &options);
+        let (want, _, seen) = generate(&engine, &prompt, &options);
         assert_eq!(want.end, Some(end));
         let options = GenerateOptions { speculation: Some(Arc::clone(&hints)), ..options };
-        let (got, _, got_seen) = say(&engine, &prompt, &options);
+        let (got, _, got_seen) = generate(&engine, &prompt, &options);
         assert_eq!((got, got_seen), (want.clone(), seen));
         let mut batch = engine.batch(BatchOptions::default()).unwrap();
         let id = batch.add(&Request::new(prompt.clone(), options)).unwrap()[0];
@@ -175,10 +175,10 @@ fn ends_are_where_they_are_without_drafts() {
     }
 }
 
-/// Draws with drafts have the model's distribution, also where a draft is right or wrong: the second token
-/// behind each first one, over many seeds.
+/// Samples with drafts have the model's distribution, after correct and wrong drafts: the distribution of the
+/// first token, and of the second after the drafted one, over many seeds.
 #[test]
-fn draws_have_the_models_distribution() {
+fn samples_with_drafts_have_the_models_distribution() {
     const SEEDS: u64 = 3000;
     let engine = engine(|options| (options.drafts, options.n_seqs) = (3, 1));
     let prompt = tokens(4, 12);
@@ -216,8 +216,8 @@ fn draws_have_the_models_distribution() {
         accepted += generation.stats().accepted_tokens;
     }
     assert!(accepted > SEEDS as usize / 4, "{accepted}");
-    // Of the first token, and of the second behind the drafted one: chi-squared of two degrees of freedom is
-    // above 13.8 once in a thousand.
+    // Counts of the first token, and of the second after the drafted one: chi-squared with two degrees of
+    // freedom exceeds 13.8 once in a thousand.
     let of_first =
         |token: u32| counts.iter().filter(|((own, _), _)| *own == token).map(|(_, n)| n).sum::<f64>();
     let of_second = |token: u32| counts.get(&(drafted, token)).copied().unwrap_or_default();
@@ -231,18 +231,18 @@ fn draws_have_the_models_distribution() {
     assert!(far < 13.8, "{far}: {counts:?}, want {second:?}");
 }
 
-/// A device drafts as the CPU does, and runs ahead where it has no draft.
+/// Devices accept drafts, and queue steps ahead if they have no draft.
 #[test]
 fn devices_verify_drafts() {
     for name in ["cuda-simt", "wgpu"] {
         let Some(engine) = engine_on(name, |options| options.drafts = 6) else { continue };
         let prompt = tokens(6, 20);
         for options in [greedy(24), seeded(8, 24)] {
-            let (want, _, _) = say(&engine, &prompt, &options);
+            let (want, _, _) = generate(&engine, &prompt, &options);
             let text = [prompt.as_slice(), &want.tokens].concat();
             let hints: Arc<dyn Speculation> = Arc::new(Hints { text, wrong: 5 });
             let options = GenerateOptions { speculation: Some(hints), ..options };
-            let (got, stats, _) = say(&engine, &prompt, &options);
+            let (got, stats, _) = generate(&engine, &prompt, &options);
             assert!(stats.accepted_tokens > 2 && got.tokens.len() == want.tokens.len(), "{name}: {stats:?}");
             let same = got.tokens.iter().zip(&want.tokens).take_while(|(a, b)| a == b).count();
             assert!(same > 4, "{name}: {got:?}, want {want:?}");
@@ -250,9 +250,9 @@ fn devices_verify_drafts() {
     }
 }
 
-/// A model drafts for itself: the text is its own, and greedy drafts hold.
+/// A model that drafts for itself generates the same text, and its greedy drafts are accepted.
 #[test]
-fn a_draft_model_of_the_same_vocabulary() {
+fn draft_models_do_not_change_the_text() {
     let target = engine(|options| options.drafts = 6);
     let twin = engine(|_| ());
     let prompt = tokens(9, 40);
@@ -265,26 +265,26 @@ fn a_draft_model_of_the_same_vocabulary() {
         change(&mut draft);
         draft
     };
-    let (want, _, _) = say(&target, &prompt, &greedy(50));
-    let (got, stats, _) = say(&target, &prompt, &with(draft(|_| ()), greedy(50)));
+    let (want, _, _) = generate(&target, &prompt, &greedy(50));
+    let (got, stats, _) = generate(&target, &prompt, &with(draft(|_| ()), greedy(50)));
     assert_eq!(got, want);
-    // A model that drafts for itself is always right, but for drafts that the end cuts off.
+    // All drafts of the same model are correct.
     assert_eq!(stats.drafted_tokens, stats.accepted_tokens, "{stats:?}");
     assert!(stats.accepted_tokens > 20, "{stats:?}");
-    // Nothing is as likely as that, and no draft is that long.
+    // No token is that likely, and no draft is that long.
     for never in [draft(|draft| draft.p_min = 1.1), draft(|draft| draft.min = 4)] {
-        let (got, stats, _) = say(&target, &prompt, &with(never, greedy(50)));
+        let (got, stats, _) = generate(&target, &prompt, &with(never, greedy(50)));
         assert_eq!((got, stats.drafted_tokens), (want.clone(), 0));
     }
-    let (want, _, _) = say(&target, &prompt, &seeded(3, 50));
+    let (want, _, _) = generate(&target, &prompt, &seeded(3, 50));
     let unlikely = draft(|draft| (draft.max, draft.p_min) = (6, 0.02));
-    assert_eq!(say(&target, &prompt, &with(unlikely, seeded(3, 50))).0, want);
+    assert_eq!(generate(&target, &prompt, &with(unlikely, seeded(3, 50))).0, want);
     // Another model of the same vocabulary.
     let path = support::golden("qwen3/tiny-f16.gguf").expect("it is in tests/data");
     let options = EngineOptions { n_ctx: Some(70), threads: Some(1), ..EngineOptions::default() };
     let other = DraftModel::new(&target, Engine::open(path, &options).unwrap()).unwrap();
-    assert_eq!(say(&target, &prompt, &with(other, seeded(3, 50))).0, want);
-    // In a batch each sequence has a session of the draft model, as far as there are any.
+    assert_eq!(generate(&target, &prompt, &with(other, seeded(3, 50))).0, want);
+    // In a batch each sequence gets a session of the draft model while there are any.
     let options = with(draft(|_| ()), greedy(30));
     let mut batch = target.batch(BatchOptions::default()).unwrap();
     let ids: Vec<_> =
@@ -293,12 +293,12 @@ fn a_draft_model_of_the_same_vocabulary() {
     assert!(batch.stats().accepted_tokens > 0);
     drop(batch);
     for (i, id) in (0..).zip(&ids) {
-        assert_eq!(all[id], say(&target, &tokens(i, 30), &greedy(30)).0);
+        assert_eq!(all[id], generate(&target, &tokens(i, 30), &greedy(30)).0);
     }
 }
 
 #[test]
-fn a_draft_model_of_another_vocabulary_is_refused() {
+fn draft_models_of_another_vocabulary_are_refused() {
     let target = engine(|_| ());
     let options = EngineOptions { n_ctx: Some(64), threads: Some(1), ..EngineOptions::default() };
     let other = Engine::from_bytes(super::recurrent::file().into(), &options).unwrap();

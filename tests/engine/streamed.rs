@@ -1,5 +1,5 @@
-//! Models in shapes that a card of 16 GB has room for, and in shapes that it has not: what is planned, and
-//! what the CUDA backend asks its driver for, against the shapes.
+//! Models that fit on a card of 16 GB, and models that do not: the plan and the allocations of the CUDA
+//! backend, against the shapes.
 
 #![cfg(feature = "cuda")]
 
@@ -16,7 +16,7 @@ use sterna::synth::{Preset, Spec};
 use super::hollow::hollow_of;
 use super::kv_memory::{Counting, weights};
 
-/// Of the card, with what a screen and the driver itself take.
+/// Memory of the card, including that of a display and of the driver.
 const CARD: u64 = 16_000_000_000;
 
 fn of(n_layers: usize, dim: usize, ffn_dim: usize, [n_heads, n_kv_heads]: [usize; 2], ty: &str) -> Spec {
@@ -26,14 +26,14 @@ fn of(n_layers: usize, dim: usize, ffn_dim: usize, [n_heads, n_kv_heads]: [usize
     Spec { name, n_layers, dim, ffn_dim, n_heads, n_kv_heads, ty, ..preset }
 }
 
-/// Weights of a layer's matrices.
+/// Number of weights of a layer's matrices.
 fn layer(spec: &Spec) -> u64 {
     let Spec { dim, ffn_dim, n_heads, n_kv_heads, head_dim, .. } = *spec;
     let (q, kv) = (n_heads * head_dim, n_kv_heads * head_dim);
     (2 * q * dim + 2 * kv * dim + 3 * ffn_dim * dim) as u64
 }
 
-/// What was planned, and the bytes of the card and of the host that were asked for.
+/// Returns the plan, and the bytes that were allocated on the card and on the host.
 fn load(gguf: &Gguf, options: &EngineOptions, streaming: Option<Streaming>) -> (Plan, u64, u64) {
     let card = Counting::card(CARD);
     let (used, locked) = (Arc::clone(&card.used), Arc::clone(&card.locked));
@@ -49,10 +49,10 @@ fn sum(plan: &Plan) -> u64 {
     plan.weights_bytes + plan.kv_bytes + plan.bufs_bytes
 }
 
-/// Ternary weights of an 8B model are there whole; of a 70B model and of an 8B model in 16 bits some layers
-/// are streamed, and no more than have to be.
+/// An 8B model with ternary weights is fully resident; a 70B model and an 8B model in 16 bits stream some
+/// layers, and no more than necessary.
 #[test]
-fn what_does_not_fit_16_gigabytes_is_streamed() {
+fn layers_that_do_not_fit_16_gigabytes_are_streamed() {
     let dir = tempfile::tempdir().unwrap();
     let auto = Some(Streaming::new(GpuLayers::Auto, 2));
     let options = EngineOptions { n_ctx: Some(8192), ..EngineOptions::default() };
@@ -64,7 +64,7 @@ fn what_does_not_fit_16_gigabytes_is_streamed() {
         let gguf = hollow_of(&spec, dir.path());
         let (plan, used, locked) = load(&gguf, &options, auto.clone());
         let layer = layer(&spec) * bits / 8;
-        // A scale and room behind the codes of each I2_S tensor are in a file alone.
+        // The scale and padding after the codes of each I2_S tensor exist only in the file.
         assert!(used <= sum(&plan) && sum(&plan) - used <= 32 * 7 * 80, "{}: {used} {plan:?}", spec.name);
         assert!(used <= CARD - CARD / 32);
         assert_eq!((plan.host_bytes, plan.host_bytes % layer), (locked, 0), "{}", spec.name);
@@ -74,11 +74,11 @@ fn what_does_not_fit_16_gigabytes_is_streamed() {
             let one_more = Streaming::new(GpuLayers::Count(spec.n_layers - (locked / layer) as usize + 1), 2);
             let card = Cuda::on(Box::new(Counting::card(u64::MAX))).streamed(Some(one_more));
             let more = engine::plan(&gguf, &options, &card).unwrap();
-            let of_driver = card.memory(&engine::program(&gguf, &options).unwrap()).unwrap();
-            let of_driver: u64 = of_driver.iter().map(DeviceMemory::overhead_bytes).sum();
+            let driver_bytes = card.memory(&engine::program(&gguf, &options).unwrap()).unwrap();
+            let driver_bytes: u64 = driver_bytes.iter().map(DeviceMemory::overhead_bytes).sum();
             let more_bytes = more.weights_bytes - plan.weights_bytes;
             assert!((layer..=layer + 32 * 7).contains(&more_bytes), "{more_bytes}, a layer is {layer}");
-            assert!(sum(&more) + of_driver > CARD - CARD / 32, "{}: another layer had room", spec.name);
+            assert!(sum(&more) + driver_bytes > CARD - CARD / 32, "{}: another layer would fit", spec.name);
         }
     }
 }

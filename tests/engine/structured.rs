@@ -1,5 +1,5 @@
-//! Text by a grammar, with the demo model and a model of random weights: what is generated fits the schema,
-//! and is the same in a batch and alone.
+//! Constrained generation with the demo model and a model of random weights: the text matches the schema, and
+//! is the same in a batch as alone.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
@@ -55,8 +55,8 @@ fn options(grammar: Arc<dyn Grammar>, seed: u64, max_tokens: usize) -> GenerateO
     }
 }
 
-/// What a session says, and why it ended.
-fn say(engine: &Engine, prompt: &str, options: &GenerateOptions) -> (String, StopReason) {
+/// Generates text with a new session; also returns the stop reason.
+fn generate(engine: &Engine, prompt: &str, options: &GenerateOptions) -> (String, StopReason) {
     let prompt = engine.tokenizer().unwrap().encode(prompt, Special::Parse, true);
     let mut session = engine.session().unwrap();
     let mut generation = session.generate(&prompt, options).unwrap();
@@ -98,7 +98,7 @@ fn schemas() -> Vec<Value> {
 }
 
 #[test]
-fn what_is_generated_fits_its_schema() {
+fn texts_match_their_schema() {
     for (name, engine) in engines() {
         let grammars = Grammars::new(engine.tokenizer().unwrap());
         for schema in schemas() {
@@ -106,7 +106,8 @@ fn what_is_generated_fits_its_schema() {
             let source = Source::JsonSchema { schema: schema.clone(), strict: true };
             let compiled = Arc::new(grammars.compile(&source).unwrap());
             for seed in 0..4 {
-                let (text, end) = say(&engine, "Once upon a time", &options(compiled.clone(), seed, 300));
+                let (text, end) =
+                    generate(&engine, "Once upon a time", &options(compiled.clone(), seed, 300));
                 assert_eq!(end, StopReason::EndOfText, "{name}, {schema}: {text}");
                 let value: Value =
                     serde_json::from_str(&text).unwrap_or_else(|err| panic!("{name}: {text}: {err}"));
@@ -117,22 +118,22 @@ fn what_is_generated_fits_its_schema() {
 }
 
 #[test]
-fn a_text_that_can_only_end_ends_without_a_token_for_it() {
+fn complete_texts_end_without_an_end_token() {
     let engine = random(|_| ());
     let grammars = Grammars::new(engine.tokenizer().unwrap());
     let compiled = Arc::new(grammars.compile(&Source::Choice(vec!["yes".into(), "no".into()])).unwrap());
-    // Even if the end of the text is forbidden, and where the limit is reached with it.
+    // Even if end tokens are forbidden, and if the limit is reached at the same time.
     let longest = engine.tokenizer().unwrap().encode("yes", Special::AsText, false).len();
     for (ignore_eos, max_tokens) in [(false, 50), (true, 50), (false, 3)] {
         let options = GenerateOptions { ignore_eos, ..options(compiled.clone(), 1, max_tokens.max(longest)) };
-        let (text, end) = say(&engine, "Well", &options);
+        let (text, end) = generate(&engine, "Well", &options);
         assert!(["yes", "no"].contains(&text.as_str()), "{text}");
         assert_eq!(end, StopReason::EndOfText);
     }
 }
 
 #[test]
-fn a_bias_that_leaves_no_token_is_an_error_of_that_sequence_alone() {
+fn bias_without_allowed_tokens_is_an_error() {
     let engine = random(|_| ());
     let tokenizer = engine.tokenizer().unwrap();
     let compiled = Arc::new(Grammars::new(tokenizer).compile(&Source::Regex("[0-9]{3}".into())).unwrap());
@@ -160,10 +161,10 @@ fn a_bias_that_leaves_no_token_is_an_error_of_that_sequence_alone() {
     assert_eq!(ends[&good], (StopReason::EndOfText, None));
 }
 
-/// Every sequence of a batch says what it says alone: with grammars and without, several continuations of a
-/// prompt, and a pool of pages so small that sequences are preempted.
+/// With grammars and without, several continuations of a prompt, and so few pages that sequences are
+/// preempted.
 #[test]
-fn together_is_alone_by_grammars_too() {
+fn batched_sequences_with_grammars_match_single_ones() {
     let engine = random(|options| (options.kv_positions, options.drafts) = (Some(6 * 64), 12));
     let tokenizer = engine.tokenizer().unwrap();
     let grammars = Grammars::new(tokenizer);
@@ -195,7 +196,7 @@ fn together_is_alone_by_grammars_too() {
         })
         .collect();
     let mut batch = engine.batch(BatchOptions::default()).unwrap();
-    let mut said: BTreeMap<SeqId, Vec<u32>> = BTreeMap::new();
+    let mut picked: BTreeMap<SeqId, Vec<u32>> = BTreeMap::new();
     let drafts = |options: &GenerateOptions| {
         let speculation: Option<Arc<dyn Speculation>> = Some(Arc::new(Free(NgramLookup { size: 1, max: 6 })));
         GenerateOptions { speculation, ..options.clone() }
@@ -208,17 +209,17 @@ fn together_is_alone_by_grammars_too() {
     let several = Request { n: 3, ..Request::new(requests[0].0.clone(), requests[0].1.clone()) };
     let several = batch.add(&several).unwrap();
     let take = |id: SeqId, event: Event| -> Result<(), Error> {
-        said.entry(id).or_default().extend(event.token.map(|token| token.id));
+        picked.entry(id).or_default().extend(event.token.map(|token| token.id));
         Ok(())
     };
     batch.run(take).unwrap();
     assert!(batch.stats().preemptions > 0, "the pool is too large for this test");
     assert!(batch.stats().accepted_tokens > 0, "{:?}", batch.stats());
     for (id, want) in ids.iter().zip(&want) {
-        assert_eq!(&said[id], want);
+        assert_eq!(&picked[id], want);
     }
-    assert_eq!(said[&several[0]], want[0]);
-    assert_ne!(said[&several[1]], want[0], "seeds differ");
+    assert_eq!(picked[&several[0]], want[0]);
+    assert_ne!(picked[&several[1]], want[0], "seeds differ");
 }
 
 static WEATHER: LazyLock<Vec<Tool>> = LazyLock::new(|| {
@@ -262,7 +263,7 @@ fn tool_grammar(
     grammars.compile(&Source::Lark(lark.clone())).unwrap_or_else(|err| panic!("{format:?}: {err}\n{lark}"))
 }
 
-/// Whether a grammar allows a whole text.
+/// True if a grammar allows a whole text.
 fn allows(tokenizer: &Tokenizer, grammar: &Compiled, text: &str) -> bool {
     let mut state = grammar.start();
     for token in tokenizer.encode(text, Special::AsText, false) {
@@ -274,18 +275,18 @@ fn allows(tokenizer: &Tokenizer, grammar: &Compiled, text: &str) -> bool {
     state.is_done() || tokenizer.eog().any(|id| state.mask().unwrap().allows(id))
 }
 
-/// What a call of three days has as arguments.
+/// Arguments of a call for three days.
 const ARGUMENTS: &str = "{\"city\": \"Bern\", \"days\": 3, \"unit\": \"C\"}";
 
-/// Thoughts of most models.
+/// Format of the thoughts of most models.
 const THOUGHTS: Option<Thoughts> = Some(Thoughts::Marked(&THINK));
 
-/// How models that call in a format think.
+/// Format of the thoughts of models with this call format.
 fn thinking_in(format: Format) -> Option<Thoughts> {
     if format.has_channels() { Some(Thoughts::Channels) } else { THOUGHTS }
 }
 
-/// A call for the weather of some days, as a format writes it.
+/// A call for the weather of some days in the given format.
 fn weather_call(format: Format, days: u8) -> String {
     let arguments = || ARGUMENTS.replace('3', &days.to_string());
     let json = |key: &str| format!("{{\"name\": \"weather\", \"{key}\": {}}}", arguments());
@@ -344,8 +345,8 @@ fn weather_call(format: Format, days: u8) -> String {
     }
 }
 
-/// An answer without a call, as a format writes it.
-fn answered(format: Format, text: &str) -> String {
+/// An answer without a call in the given format.
+fn answer_in(format: Format, text: &str) -> String {
     match format {
         Format::Generic => format!("{{\"response\": \"{text}\"}}"),
         Format::Harmony => in_final_channel(text),
@@ -357,7 +358,7 @@ fn in_final_channel(text: &str) -> String {
     format!("<|channel|>final<|message|>{text}")
 }
 
-/// Thoughts in front of a message.
+/// Thoughts before a message.
 fn thoughts(format: Format) -> &'static str {
     match format {
         Format::Harmony => "<|channel|>analysis<|message|>Hm.\n<|end|><|start|>assistant",
@@ -371,13 +372,13 @@ fn calls_follow_their_format() {
     let tokenizer = engine.tokenizer().unwrap();
     let grammars = Grammars::new(tokenizer);
     for (_, format) in Format::ALL.iter().copied() {
-        // It begins like a call in some of them.
-        let said = match format {
+        // In some formats it begins like a call.
+        let answer = match format {
             Format::Llama3 => "{I know}: sunny.",
             Format::Pythonic => "[I know]: sunny.",
             _ => "I know: sunny.",
         };
-        let text = &answered(format, said);
+        let text = &answer_in(format, answer);
         let (call, bad) = (weather_call(format, 3), weather_call(format, 30));
         let named = Choice::Named("weather".into());
         for (choice, is_free) in [(&Choice::Auto, true), (&Choice::Required, false), (&named, false)] {
@@ -390,11 +391,11 @@ fn calls_follow_their_format() {
                 allows(tokenizer, &thinks, &format!("{}{call}", thoughts(format))),
                 "{format:?}, {choice:?}"
             );
-            // Channels have thoughts or not; a template that opened thoughts wants their end.
+            // With channels thoughts are optional; if the template has opened them, they must end.
             let may_begin = format.has_channels();
             assert_eq!(allows(tokenizer, &thinks, &call), may_begin, "{format:?}, {choice:?}");
         }
-        // What the parser reads of the call.
+        // The parser reads the arguments of the call.
         let options =
             ParserOptions { format: Some(format), tools: WEATHER.clone(), ..ParserOptions::default() };
         let mut parser = Parser::new(options);
@@ -417,9 +418,9 @@ fn calls_follow_their_format() {
     }
 }
 
-/// What describes tools is for the model, and no grammar grows with it.
+/// Descriptions of tools do not enlarge the grammar.
 #[test]
-fn many_tools_with_long_descriptions() {
+fn long_tool_descriptions_do_not_enlarge_the_grammar() {
     let engine = random(|_| ());
     let tokenizer = engine.tokenizer().unwrap();
     let long = "All that there is to say of it. ".repeat(60);
@@ -453,9 +454,9 @@ fn many_tools_with_long_descriptions() {
     assert!(!allows(tokenizer, &grammar, &call("{\"a\": \"b\"}")));
 }
 
-/// Beside tools that may be called an answer may be held to a schema: then a message is such JSON or a call.
+/// With optional tools and a schema for the answer, a message is either such JSON or a call.
 #[test]
-fn json_stands_beside_calls() {
+fn answers_match_a_schema_if_calls_are_optional() {
     let engine = random(|_| ());
     let tokenizer = engine.tokenizer().unwrap();
     let grammars = Grammars::new(tokenizer);
@@ -493,7 +494,7 @@ fn json_stands_beside_calls() {
                 assert!(!allows(&wrong) && !allows(&answer_of("It is sunny.")), "{format:?}, {choice:?}");
             }
         }
-        // Such an answer is read as one.
+        // The parser returns such an answer as content.
         let tools = WEATHER.clone();
         let options = ParserOptions {
             format: Some(format),
@@ -512,9 +513,9 @@ fn json_stands_beside_calls() {
     }
 }
 
-/// Behind thoughts that a template has opened, the text is JSON by its schema.
+/// After thoughts that a template has opened, the text is JSON that matches the schema.
 #[test]
-fn json_follows_thoughts() {
+fn json_after_thoughts_matches_the_schema() {
     let engine = random(|_| ());
     let tokenizer = engine.tokenizer().unwrap();
     let lark = json_after_thoughts(&THINK, &WEATHER[0].parameters, true, &|_| None);
@@ -524,12 +525,12 @@ fn json_follows_thoughts() {
         assert!(!allows(tokenizer, &grammar, &format!("{thoughts}{{\"city\": 3}}")), "{thoughts}");
         assert!(!allows(tokenizer, &grammar, thoughts));
     }
-    assert!(!allows(tokenizer, &grammar, ARGUMENTS), "the thoughts have no end");
+    assert!(!allows(tokenizer, &grammar, ARGUMENTS), "the thoughts do not end");
 }
 
-/// In channels thoughts come first if they like, and the answer in its channel is JSON by its schema.
+/// With channels, thoughts are optional, and the answer in its channel is JSON that matches the schema.
 #[test]
-fn json_stands_in_its_channel() {
+fn json_in_the_final_channel_matches_the_schema() {
     let engine = random(|_| ());
     let tokenizer = engine.tokenizer().unwrap();
     let lark = json_in_channels(&WEATHER[0].parameters, true, &|_| None);
@@ -543,9 +544,9 @@ fn json_stands_in_its_channel() {
     assert!(allows(tokenizer, &grammar, &marked));
 }
 
-/// The arguments of a call in Python's form: those that must be there, and no others than the schema knows.
+/// Required arguments must be present, and unknown ones are refused.
 #[test]
-fn arguments_in_pythons_form() {
+fn pythonic_arguments_match_the_schema() {
     let engine = random(|_| ());
     let tokenizer = engine.tokenizer().unwrap();
     let parameters = json!({
@@ -581,9 +582,9 @@ fn arguments_in_pythons_form() {
     }
 }
 
-/// The arguments of a call in FunctionGemma's form, in which lists and objects have texts of that form too.
+/// Strings in lists and objects have FunctionGemma's quotes as well.
 #[test]
-fn arguments_in_function_gemmas_form() {
+fn function_gemma_arguments_match_the_schema() {
     let engine = random(|_| ());
     let tokenizer = engine.tokenizer().unwrap();
     let parameters = json!({
@@ -648,17 +649,17 @@ fn arguments_in_function_gemmas_form() {
     }
 }
 
-/// Calls that are forced from a model of random weights are complete, of a known tool, and fit its schema.
+/// Forced calls of a model with random weights are complete, of a known tool, and match its schema.
 #[test]
-fn forced_calls_fit_their_schema() {
+fn forced_calls_match_their_schema() {
     let engine = random(|_| ());
     let grammars = Grammars::new(engine.tokenizer().unwrap());
     for (_, format) in Format::ALL {
         let grammar = Arc::new(tool_grammar(&grammars, *format, &Choice::Required, false, false));
         for seed in 0..4 {
-            let (text, end) = say(&engine, "Weather?", &options(grammar.clone(), seed, 400));
+            let (text, end) = generate(&engine, "Weather?", &options(grammar.clone(), seed, 400));
             if end == StopReason::Limit {
-                // Text of an argument without a bound need not end.
+                // A string argument without a maximum length may not end.
                 continue;
             }
             let options =
@@ -683,7 +684,7 @@ fn forced_calls_fit_their_schema() {
                 serde_json::from_str(&arguments).unwrap_or_else(|err| panic!("{arguments}: {err}"));
             let mut schema = tool.parameters.clone();
             if format.has_plain_texts() {
-                // A plain text has no bound.
+                // Plain text has no maximum length.
                 if let Some(city) = schema.pointer_mut("/properties/city") {
                     *city = json!({ "type": "string" });
                 }

@@ -1,5 +1,5 @@
-//! Vectors of texts: an encoder's against the f64 oracle, a decoder's against the logits that its head makes
-//! of them; and that neither depends on what else is in the batch.
+//! Embeddings of texts: an encoder's against the f64 oracle, a decoder's against the logits that its head
+//! computes from them. Neither depends on the rest of the batch.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use support::oracle::Oracle;
 
 use super::batch::{engine, engine_on, greedy, tokens};
 
-/// Two layers, of 128 positions.
+/// Two layers, 128 positions.
 fn encoder() -> Gguf {
     let spec = Preset::by_name("tiny-bert").unwrap().spec(Some("f32"), Some("f32"), 5).unwrap();
     of_spec(&spec)
@@ -51,7 +51,7 @@ fn on_cpu(gguf: Gguf, options: &EngineOptions) -> Engine {
     open(gguf, options, Box::new(Cpu::new(2).unwrap()))
 }
 
-/// The vectors of some texts, in their order.
+/// Vectors of the texts, in order.
 fn vectors(batch: &mut Batch, texts: &[(Vec<u32>, Pooled)]) -> Vec<Vec<f32>> {
     let add =
         |(text, pooled): &(Vec<u32>, Pooled)| batch.add(&Request::pooled(text.clone(), *pooled)).unwrap()[0];
@@ -81,7 +81,7 @@ fn near(got: &[f32], want: &[f64], tolerance: f64) {
     }
 }
 
-/// Rows of the last norm of a text, by the oracle.
+/// Output of the final norm for each row of a text, by the oracle.
 fn oracle_rows(gguf: &Gguf, options: &EngineOptions, text: &[u32], second: Option<u32>) -> Vec<Vec<f64>> {
     let model = engine::model(gguf, options).unwrap();
     let weights: Vec<_> = model.weights.iter().map(|weight| weight.read().unwrap()).collect();
@@ -112,7 +112,7 @@ fn oracle_rows(gguf: &Gguf, options: &EngineOptions, text: &[u32], second: Optio
 }
 
 #[test]
-fn an_encoder_computes_what_the_oracle_does() {
+fn encoder_vectors_match_the_oracle() {
     let (gguf, options) = (encoder(), options());
     let engine = on_cpu(encoder(), &options);
     assert!(!engine.generates());
@@ -125,14 +125,14 @@ fn an_encoder_computes_what_the_oracle_does() {
     for ((text, Pooled { second }), got) in texts.iter().zip(got) {
         let rows = oracle_rows(&gguf, &options, text, second.map(|at| at as u32));
         let mean = |i: usize| rows.iter().map(|row| row[i]).sum::<f64>() / rows.len() as f64;
-        // Two layers of f32: some dozens of roundings of values near 1.
+        // Two layers in f32: some dozens of roundings of values near 1.
         near(&got, &(0..128).map(mean).collect::<Vec<_>>(), 1e-5);
     }
 }
 
-/// Other poolings of the same rows, and a classifier behind the first of them.
+/// Other poolings of the same rows, and a classifier on the first row.
 #[test]
-fn every_pooling_is_of_the_same_rows() {
+fn poolings_match_the_oracle() {
     let text = tokens(3, 20);
     let rows = oracle_rows(&encoder(), &options(), &text, None);
     for (pooling, want) in
@@ -141,7 +141,7 @@ fn every_pooling_is_of_the_same_rows() {
         let engine = on_cpu(encoder(), &EngineOptions { pooling: Some(pooling), ..options() });
         near(&alone(&engine, &text), &want, 1e-5);
     }
-    // The classifier: tanh of one layer, and one number of another.
+    // The classifier: a layer with tanh, and a layer with a single output.
     let gguf = encoder();
     let weights = |name: &str| {
         let tensor = gguf.file_tensor(gguf.find(name).unwrap()).unwrap().read().unwrap();
@@ -162,9 +162,9 @@ fn every_pooling_is_of_the_same_rows() {
     near(&alone(&engine, &text), &layer("cls.output", &hidden), 1e-5);
 }
 
-/// Where all tokens are of one type, the second text is of that type too.
+/// In a model with a single token type, the second text has that type, too.
 #[test]
-fn two_texts_of_one_token_type() {
+fn pairs_with_a_single_token_type_match_one_text() {
     let (whole, mut file) = (encoder(), Vec::new());
     let tensors: Vec<_> =
         whole.tensors().iter().map(|t| whole.file_tensor(t).unwrap().read().unwrap()).collect();
@@ -190,7 +190,7 @@ fn two_texts_of_one_token_type() {
 }
 
 #[test]
-fn a_texts_vector_does_not_depend_on_what_is_beside_it() {
+fn vectors_do_not_depend_on_the_batch() {
     let engine = on_cpu(encoder(), &options());
     let texts: Vec<_> =
         (0..20).map(|i| (tokens(i, 1 + (i as usize * 37) % 128), Pooled::default())).collect();
@@ -200,9 +200,9 @@ fn a_texts_vector_does_not_depend_on_what_is_beside_it() {
     }
 }
 
-/// The last row is what the head multiplies: logits, by the file's own weights.
+/// The head times the vector gives the logits, with the weights from the file.
 #[test]
-fn the_head_makes_logits_of_a_decoders_vector() {
+fn decoder_vectors_give_the_logits() {
     let engine = engine(|options| options.pooling = None);
     assert_eq!(engine.pooling(), Pooling::Last);
     let text = tokens(7, 100);
@@ -221,10 +221,10 @@ fn the_head_makes_logits_of_a_decoders_vector() {
     near(session.logits(&text).unwrap(), &want, 1e-5);
 }
 
-/// Chunks of prompts, texts that are written beside them, and few pages change no bit; and no text changes
-/// because vectors are made beside it.
+/// Vectors do not depend, to the bit, on chunks, on texts that are generated in the same steps, or on few
+/// pages; and generated texts do not depend on vectors.
 #[test]
-fn vectors_and_texts_share_steps() {
+fn vectors_and_generated_texts_share_steps() {
     let texts: Vec<_> = (0..7).map(|i| (tokens(i, 10 + 40 * i as usize), Pooled::default())).collect();
     for pooling in [Pooling::Last, Pooling::Mean] {
         let engine = engine(|options| options.pooling = Some(pooling));
@@ -235,29 +235,29 @@ fn vectors_and_texts_share_steps() {
                 .iter()
                 .map(|(text, pooled)| batch.add(&Request::pooled(text.clone(), *pooled)).unwrap()[0])
                 .collect();
-            let (mut said, mut found) = (Vec::new(), BTreeMap::new());
+            let (mut picked, mut found) = (Vec::new(), BTreeMap::new());
             while !batch.is_idle() {
                 for (of, event) in batch.step().unwrap() {
-                    said.extend(event.token.filter(|_| of == id).map(|token| token.id));
+                    picked.extend(event.token.filter(|_| of == id).map(|token| token.id));
                     if ids.contains(&of) {
                         found.insert(of, batch.take_vector(of).unwrap());
                     }
                 }
             }
-            (said, found.into_values().collect::<Vec<_>>(), batch.stats().free_pages)
+            (picked, found.into_values().collect::<Vec<_>>(), batch.stats().free_pages)
         };
-        // The text keeps its full page, and no vector keeps one.
-        let (said, _, free) = written(&mut engine.batch(BatchOptions::default()).unwrap(), &[]);
+        // The full page of the text is cached; vectors cache none.
+        let (picked, _, free) = written(&mut engine.batch(BatchOptions::default()).unwrap(), &[]);
         for chunk in [None, Some(5)] {
             let mut batch = engine.batch(BatchOptions { chunk, ..BatchOptions::default() }).unwrap();
-            let want = (said.clone(), want.clone(), free);
+            let want = (picked.clone(), want.clone(), free);
             assert_eq!(written(&mut batch, &texts), want, "chunks of {chunk:?}");
         }
     }
 }
 
 #[test]
-fn what_cannot_be_a_vector_or_a_text_is_refused() {
+fn invalid_embedding_requests_are_refused() {
     let of = |texts: &[u32]| Request::pooled(texts.to_vec(), Pooled::default());
     let engine = on_cpu(encoder(), &options());
     let mut batch = engine.batch(BatchOptions::default()).unwrap();
@@ -266,25 +266,28 @@ fn what_cannot_be_a_vector_or_a_text_is_refused() {
     assert!(matches!(refused(&of(&[640])), Error::Token { token: 640, n_vocab: 640 }));
     assert!(matches!(refused(&of(&[1; 129])), Error::ContextFull { n_ctx: 128, .. }));
     assert!(matches!(refused(&Request { n: 2, ..of(&[1]) }), Error::Option { option: "Request::n", .. }));
-    let said = refused(&Request::new(vec![1], greedy(1))).to_string();
-    assert!(said.contains("`bert` only makes embeddings") && said.contains("sterna embed"), "{said}");
+    let message = refused(&Request::new(vec![1], greedy(1))).to_string();
+    assert!(
+        message.contains("`bert` only makes embeddings") && message.contains("sterna embed"),
+        "{message}"
+    );
     drop(batch);
     assert!(matches!(engine.session(), Err(Error::NoHead { .. })));
     let options_of_rank = EngineOptions { pooling: Some(Pooling::Rank), ..EngineOptions::default() };
     let decoder = of_spec(&Preset::by_name("tiny").unwrap().spec(None, None, 1).unwrap());
     let refused = Engine::on_backend(decoder, &options_of_rank, Box::new(Cpu::new(1).unwrap()), |_| ());
-    let said = refused.unwrap_err().to_string();
-    assert!(said.contains("EngineOptions::pooling: want none, mean, cls or last"), "{said}");
+    let message = refused.unwrap_err().to_string();
+    assert!(message.contains("EngineOptions::pooling: want none, mean, cls or last"), "{message}");
     let turboquant = ggml_types::kv_by_name("turboquant").unwrap();
     let options = EngineOptions { cache_type_k: turboquant, ..options() };
     let refused = Engine::on_backend(encoder(), &options, Box::new(Cpu::new(1).unwrap()), |_| ());
-    let said = refused.unwrap_err().to_string();
-    assert!(said.contains("cache_type_k: want a KV cache type that keeps no window"), "{said}");
+    let message = refused.unwrap_err().to_string();
+    assert!(message.contains("cache_type_k: want a KV cache type that keeps no window"), "{message}");
 }
 
-/// A device passes its self-test with an encoder's layers, of which each step is a text.
+/// Each step is a whole text.
 #[test]
-fn the_self_test_takes_an_encoder() {
+fn encoders_pass_the_self_test() {
     let most = selftest::LAYER_STEPS.into_iter().max().unwrap();
     for name in ["cpu", "cuda-simt", "wgpu"] {
         let Some(mut backend) = support::case::backend(name, 1) else { continue };
@@ -295,7 +298,7 @@ fn the_self_test_takes_an_encoder() {
 }
 
 #[test]
-fn devices_make_the_same_vectors() {
+fn device_vectors_match_the_cpu() {
     for name in ["cuda-simt", "wgpu"] {
         let Some(backend) = support::case::backend(name, 1) else { continue };
         let text = tokens(9, 90);

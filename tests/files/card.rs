@@ -1,4 +1,4 @@
-//! A model's card: its tokenizer, read by Hugging Face's own code, has the ids that ours has.
+//! Model cards: the card's tokenizer, read by Hugging Face's library, gives the same ids as ours.
 
 use std::path::Path;
 use std::sync::LazyLock;
@@ -51,10 +51,10 @@ fn check(vocab: &Path, cases: &Path, pre: Option<PreTokenizer>) {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
-    /// Of characters that Hugging Face's tables know: those are of Unicode 8.
+    /// Only characters in Hugging Face's tables, which are those of Unicode 8.
     #[test]
     #[ignore = "thorough: scripts/test --all"]
-    fn wordpiece_has_hugging_faces_ids(
+    fn wordpiece_ids_match_hugging_face(
         text in "([a-z]{1,8}|[A-Z]{1,4}|the|ing|[ -~]{1,6}|[\\x00-\\x20]|[ \u{a0}-\u{24f}]{1,5}|\
             [\u{300}-\u{36f}]{1,3}|[Ͱ-Ͽ]{1,3}|[Ѐ-ѿ]{1,5}|[א-ת]|[अ-ह]|[\u{2000}-\u{206f}]|\
             [Ḁ-ỿ]{1,3}|[ぁ-ヿ]|[一-丿]{1,3}|\
@@ -73,7 +73,7 @@ proptest! {
         let (theirs, ours) = &BOTH[usize::from(lowercase)];
         let want = theirs.encode(text.as_str(), true).unwrap().get_ids().to_vec();
         let got = ours.encode(&text, Special::Parse, true);
-        // A text that spells the beginning itself gets no second one.
+        // A text that spells `[CLS]` itself gets no second one.
         let spells_it = want.get(1) == ours.cls().as_ref();
         prop_assert_eq!(&got[..], if spells_it { &want[1..] } else { &want[..] });
         let cut = if got.len() > 2 { &got[..got.len() - 1] } else { &got[..] };
@@ -84,7 +84,7 @@ proptest! {
 }
 
 #[test]
-fn a_pair_of_texts_has_one_beginning() {
+fn text_pair_has_one_cls_token() {
     let metadata = super::tokenizer::small_wordpiece(true);
     let theirs = tokenizer_json(&metadata, TokenizerOptions::default()).unwrap().to_string();
     let theirs = tokenizers::Tokenizer::from_bytes(theirs).unwrap();
@@ -98,7 +98,7 @@ fn a_pair_of_texts_has_one_beginning() {
 }
 
 #[test]
-fn ids_of_the_card_are_ours_for_every_vocabulary() {
+fn card_ids_match_ours_for_every_vocabulary() {
     let all = [
         ("tiny-vocab", "tiny", None),
         ("ggml-vocab-llama-bpe", "llama-bpe", None),
@@ -118,9 +118,9 @@ fn ids_of_the_card_are_ours_for_every_vocabulary() {
     }
 }
 
-/// Readers of a card see a template with the ends of lines that it is rendered with here.
+/// The template in a card has the line ends with which it is rendered here.
 #[test]
-fn ends_of_lines_of_a_template_are_newlines() {
+fn card_template_has_newline_line_ends() {
     let gguf = Gguf::open(&support::golden("bitnet/tiny-i2_s.gguf").expect("is in tests/data")).unwrap();
     let mut metadata = gguf.metadata().clone();
     let template = "{% for m in messages %}\r\n{{ m.role + '\r' + m.content }}\r\n{% endfor %}";
@@ -135,10 +135,10 @@ fn ends_of_lines_of_a_template_are_newlines() {
 }
 
 #[test]
-fn a_card_has_what_readers_look_for() {
+fn card_has_the_fields_that_readers_need() {
     let gguf = Gguf::open(&support::golden("bitnet/tiny-i2_s.gguf").expect("is in tests/data")).unwrap();
     let card = Card::of(gguf.metadata(), None).unwrap();
-    let file = |name: &str| card.files().find(|(own, _)| *own == name).expect("it is one of them").1.clone();
+    let file = |name: &str| card.files().find(|(own, _)| *own == name).expect("the card has it").1.clone();
     let config = file("config.json");
     assert_eq!(
         (&config["model_type"], &config["architectures"][0]),
@@ -148,7 +148,7 @@ fn a_card_has_what_readers_look_for() {
     let tokenizer = Tokenizer::from_gguf(&gguf, TokenizerOptions::default()).unwrap();
     let ends: Vec<u32> = tokenizer.eog().collect();
     assert_eq!(file("generation_config.json")["eos_token_id"], serde_json::json!(ends));
-    // A conversation through the card's template and tokenizer is the one that this library makes.
+    // A conversation has the same ids through the card's template and tokenizer as through ours.
     let demo = sterna::demo::model().map(|bytes| Gguf::from_bytes(bytes).unwrap());
     for gguf in [Some(gguf), demo].into_iter().flatten() {
         let tokenizer = Tokenizer::from_gguf(&gguf, TokenizerOptions::default()).unwrap();
@@ -172,7 +172,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(500))]
     /// With each pre-tokenizer.
     #[test]
-    fn ids_of_any_text_are_those_of_hugging_faces_library(
+    fn card_ids_of_any_text_match_hugging_face(
         text in "([a-z]{1,8}|the|ing| a| in|er|Once|'s|'LL|[ \\n]{1,4}|[0-9]{1,5}|É|漢|\u{301}|\\PC){0,30}"
     ) {
         static ALL: LazyLock<Vec<(tokenizers::Tokenizer, Tokenizer)>> = LazyLock::new(|| {

@@ -8,7 +8,7 @@ use std::fs;
 
 type Target = fn(&[u8]);
 
-/// Folder of `fuzz/corpus` and `fuzz/fuzz_targets`, and what is done with an input.
+/// Name in `fuzz/corpus` and `fuzz/fuzz_targets`, and the function that takes an input.
 const TARGETS: &[(&str, Target)] = &[
     ("chat_template", targets::chat_template),
     ("gbnf", targets::gbnf),
@@ -27,7 +27,7 @@ fn every_target_survives_its_corpus() {
         let mut n_inputs = 0;
         for entry in fs::read_dir(&dir).unwrap_or_else(|err| panic!("{}: {err}", dir.display())) {
             let path = entry.unwrap().path();
-            // Says which input it was where the target panics.
+            // Shows the input if the target panics.
             println!("{}", path.display());
             target(&fs::read(path).unwrap());
             n_inputs += 1;

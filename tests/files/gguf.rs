@@ -1,4 +1,4 @@
-//! The GGUF reader and writer over files of other programs, and over made-up ones.
+//! The GGUF reader and writer, with files of other programs and generated ones.
 
 use std::path::PathBuf;
 
@@ -19,7 +19,7 @@ fn golden_files() -> Vec<PathBuf> {
 }
 
 #[test]
-fn golden_files_open_and_every_supported_tensor_decodes() {
+fn golden_files_open_and_decode() {
     for path in golden_files() {
         let gguf = Gguf::open(&path).unwrap();
         let architecture = gguf.metadata().require_str("general.architecture").unwrap();
@@ -39,7 +39,7 @@ fn golden_files_open_and_every_supported_tensor_decodes() {
     }
 }
 
-/// Writes what was read.
+/// Writes the file again from what was read.
 fn rewritten(gguf: &Gguf) -> Vec<u8> {
     let mut writer = GgufWriter::new(gguf.metadata().clone()).unwrap();
     if gguf.version() == 2 {
@@ -59,10 +59,10 @@ fn rewritten(gguf: &Gguf) -> Vec<u8> {
 }
 
 #[test]
-fn golden_files_are_written_again_to_the_byte() {
+fn golden_files_are_rewritten_byte_for_byte() {
     for path in golden_files() {
         let gguf = Gguf::open(&path).unwrap();
-        assert!(rewritten(&gguf) == std::fs::read(&path).unwrap(), "{} comes out different", path.display());
+        assert!(rewritten(&gguf) == std::fs::read(&path).unwrap(), "{} differs", path.display());
     }
 }
 
@@ -71,7 +71,7 @@ fn dimensions_are_reversed_and_typed() {
     let Some(path) = support::golden("bitnet/tiny-i2_s.gguf") else { return };
     let gguf = Gguf::open(&path).unwrap();
     let gate = gguf.tensor("blk.0.ffn_gate.weight").unwrap();
-    // The file says 384, 1024: 1024 outputs of 384 inputs.
+    // The file has 384, 1024: 1024 outputs of 384 inputs.
     assert_eq!((gate.ty.name(), gate.rows, gate.cols, gate.bytes.len()), ("i2_s", 1024, 384, 98_336));
     let norm = gguf.find("blk.0.ffn_sub_norm.weight").unwrap();
     assert_eq!((norm.dims.as_slice(), norm.type_name.as_str(), norm.type_id), (&[1024][..], "f32", 0));
@@ -84,7 +84,7 @@ fn dimensions_are_reversed_and_typed() {
 }
 
 #[test]
-fn a_type_without_an_implementation_is_an_error_only_where_it_is_asked_for() {
+fn unsupported_type_is_an_error_only_if_used() {
     let Some(path) = support::golden("llama/tiny-q4_k.gguf") else { return };
     let gguf = Gguf::open(&path).unwrap();
     let info = gguf.find("blk.0.ffn_up.weight").unwrap();
@@ -122,7 +122,7 @@ fn getters_name_the_key_and_both_types() {
     );
 }
 
-/// Any value of any type, arrays in arrays included.
+/// Any value of any type, including nested arrays.
 fn any_value() -> impl Strategy<Value = Value> {
     let scalar = prop_oneof![
         any::<u8>().prop_map(Value::U8),
@@ -149,7 +149,7 @@ fn any_value() -> impl Strategy<Value = Value> {
 
 proptest! {
     #[test]
-    fn what_is_written_is_read(
+    fn written_files_are_read_back(
         values in prop::collection::btree_map("[a-z.]{1,12}", any_value(), 0..8),
         shapes in prop::collection::vec((1_usize..5, 1_usize..9), 0..5),
         alignment in 0_u32..10,
@@ -170,7 +170,7 @@ proptest! {
         }
         let mut data = writer.begin(Vec::new()).unwrap();
         for (at, (rows, cols)) in shapes.iter().enumerate() {
-            // In two pieces, as a stream comes.
+            // In two pieces, as from a stream.
             let bytes = vec![at as u8; rows * cols * 4];
             let (head, tail) = bytes.split_at(cols * 2);
             data.tensor([head, tail]).unwrap();
@@ -192,18 +192,18 @@ proptest! {
 }
 
 #[test]
-fn the_writer_refuses_what_does_not_fit_its_promise() {
+fn writer_refuses_data_that_differs_from_its_header() {
     let new = || {
         let mut writer = GgufWriter::new(Metadata::default()).unwrap();
         writer.tensor("a", &[2, 4], 0, 32).unwrap();
         writer
     };
-    assert!(new().tensor("a", &[1], 0, 4).is_err(), "a name twice");
+    assert!(new().tensor("a", &[1], 0, 4).is_err(), "a duplicate name");
     assert!(new().tensor("b", &[1, 1, 1, 1, 1], 0, 4).is_err(), "five dimensions");
-    assert!(new().tensor("b", &[1], 0, u64::MAX).is_err(), "more bytes than there are");
+    assert!(new().tensor("b", &[1], 0, u64::MAX).is_err(), "the size overflows");
     let mut data = new().begin(Vec::new()).unwrap();
     assert_eq!(data.tensor([[0; 16]]).unwrap_err().to_string(), "tensor a: want 32 bytes, found 16");
     let mut data = new().begin(Vec::new()).unwrap();
     assert!(data.tensor([[0; 16], [0; 16], [0; 16]]).is_err(), "too many bytes");
-    assert!(new().begin(Vec::new()).unwrap().finish().is_err(), "a tensor left out");
+    assert!(new().begin(Vec::new()).unwrap().finish().is_err(), "a tensor is missing");
 }

@@ -1,4 +1,4 @@
-//! Broken, foreign and split GGUF files: each is told apart by a message, and none makes the reader panic.
+//! Broken, foreign and split GGUF files: each has its own message, and none makes the reader panic.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use ggml_types::Dialect;
 use proptest::prelude::*;
 use sterna::gguf::{Gguf, OpenOptions};
 
-/// A file put together by hand, so that the reader is not tested against our own writer.
+/// A file built by hand, so that the reader is not tested with our own writer.
 #[derive(Clone, Default)]
 struct Raw {
     keys: Vec<Vec<u8>>,
@@ -34,7 +34,7 @@ impl Raw {
         self.key(key, 4, &value.to_le_bytes())
     }
 
-    /// Dimensions as the file has them: contiguous first.
+    /// Adds a tensor. Dimensions are in the order of the file: contiguous first.
     fn tensor(mut self, name: &str, dims: &[u64], ty: u32, offset: u64) -> Self {
         let mut info = [&text(name)[..], &(dims.len() as u32).to_le_bytes()].concat();
         info.extend(dims.iter().flat_map(|dim| dim.to_le_bytes()));
@@ -81,19 +81,19 @@ fn small() -> Raw {
 
 #[track_caller]
 fn refused<T>(result: Result<T, String>, words: &str) {
-    let Err(message) = result else { panic!("opened, where this was expected: {words}") };
+    let Err(message) = result else { panic!("opened, but this error was expected: {words}") };
     assert!(message.contains(words), "`{words}` is not in `{message}`");
 }
 
 #[test]
-fn the_small_file_is_whole() {
+fn small_file_opens() {
     let gguf = small().open().unwrap();
     assert_eq!(gguf.find("a").unwrap().dims, [2, 4]);
     assert_eq!(gguf.dialect().unwrap(), Dialect::Ggml);
 }
 
 #[test]
-fn other_formats_are_named_with_the_way_out() {
+fn other_formats_are_named() {
     let version = |version: u32| [&b"GGUF"[..], &version.to_le_bytes(), &[0; 24]].concat();
     refused(open(version(1)), "GGUF version 1 (August 2023), want 2 or 3; convert");
     refused(open(version(3u32.swap_bytes())), "big-endian GGUF version 3");
@@ -109,7 +109,7 @@ fn other_formats_are_named_with_the_way_out() {
 }
 
 #[test]
-fn counts_and_lengths_that_lie_are_refused_before_anything_is_allocated() {
+fn huge_counts_and_lengths_are_refused() {
     let header = |tensors: u64, keys: u64| {
         [&b"GGUF\x03\0\0\0"[..], &tensors.to_le_bytes(), &keys.to_le_bytes()].concat()
     };
@@ -134,13 +134,13 @@ fn counts_and_lengths_that_lie_are_refused_before_anything_is_allocated() {
 }
 
 #[test]
-fn names_are_unique() {
+fn duplicate_names_are_refused() {
     refused(small().u32("x", 1).u32("x", 1).open(), "metadata key `x`");
     refused(small().tensor("a", &[1], 0, 0).open(), "tensor `a`");
 }
 
 #[test]
-fn shapes_and_places_are_checked() {
+fn shapes_and_offsets_are_checked() {
     let one = |dims: &[u64], ty, offset| Raw::default().tensor("t", dims, ty, offset).data(64);
     refused(one(&[1; 5], 0, 0).open(), "tensor t: want at most 4 dimensions, found 5");
     refused(one(&[4, 0], 0, 0).open(), "tensor t: want dimensions of at least 1, found 0");
@@ -151,7 +151,7 @@ fn shapes_and_places_are_checked() {
     refused(one(&[4], 0, 64).open(), "incomplete: 128 of 144 bytes; download it again");
     refused(one(&[4], 0, u64::MAX - 31).open(), "tensor t: ");
     refused(one(&[17], 0, 0).open(), "incomplete: 128 of 132 bytes; download it again");
-    // Q8_0 has blocks of 32; a type without an implementation is measured too.
+    // Q8_0 has blocks of 32. The size of an unsupported type is checked, too.
     refused(one(&[33], 8, 0).open(), "tensor t: q8_0: want columns in blocks of 32, found 33");
     refused(one(&[256], 12, 0).open(), "incomplete: 128 of 208 bytes; download it again");
     refused(small().tensor("c", &[1], 0, 32).open(), "tensor c: starts at");
@@ -165,12 +165,12 @@ fn shapes_and_places_are_checked() {
 }
 
 #[test]
-fn alignment_is_a_power_of_two() {
+fn alignment_must_be_a_power_of_two() {
     for bad in [0, 3, 48, u32::MAX] {
         refused(small().u32("general.alignment", bad).open(), "`general.alignment`: want a power of two");
     }
     refused(small().str("general.alignment", "32").open(), "want u32, found string");
-    // 2^31 puts the data far behind the end, and no offset is a multiple of it.
+    // 2^31 puts the data far after the end of the file, and no offset is a multiple of it.
     refused(small().u32("general.alignment", 1 << 31).open(), "want an offset that is a multiple of");
     let bytes = Raw::default()
         .u32("general.alignment", 64)
@@ -181,7 +181,7 @@ fn alignment_is_a_power_of_two() {
 }
 
 #[test]
-fn the_dialect_is_told_from_sizes_and_architecture() {
+fn dialect_is_found_by_sizes_and_architecture() {
     // 256 weights: I2_S takes 96 bytes, Q2_0 72 (padded 96), MXFP4 136 (padded 160).
     let file = |architecture: &str, ty: u32, bytes: usize| {
         Raw::default()
@@ -201,7 +201,7 @@ fn the_dialect_is_told_from_sizes_and_architecture() {
         tl2.tensor("w").map_err(|err| err.to_string()),
         "type tl2 is not supported; its layout depends on a kernel",
     );
-    // Q2_0's size under a name that only the forks use.
+    // The size of Q2_0, with an architecture name that only the forks use.
     let doubtful = file("bitnet-b1.58", 42, 96);
     refused(
         doubtful.dialect().map_err(|err| err.to_string()),
@@ -209,14 +209,14 @@ fn the_dialect_is_told_from_sizes_and_architecture() {
     );
     refused(doubtful.tensor("w").map_err(|err| err.to_string()), "OpenOptions::dialect");
     let raw = Raw::default().str("general.architecture", "bitnet-b1.58").tensor("w", &[256], 42, 0).data(96);
-    let told = OpenOptions { dialect: Some(Dialect::Ggml), ..OpenOptions::default() };
-    let told = Gguf::from_bytes_with(raw.bytes().into(), told).unwrap();
-    assert_eq!(told.find("w").unwrap().type_name, "q2_0");
+    let chosen = OpenOptions { dialect: Some(Dialect::Ggml), ..OpenOptions::default() };
+    let chosen = Gguf::from_bytes_with(raw.bytes().into(), chosen).unwrap();
+    assert_eq!(chosen.find("w").unwrap().type_name, "q2_0");
 }
 
-/// Three layouts bear the id 42 in files with upstream's numbering; the size says which it is.
+/// Three layouts have the id 42 in files with upstream's numbering. The size tells them apart.
 #[test]
-fn layouts_under_one_id_are_told_from_sizes() {
+fn layouts_with_one_id_are_found_by_sizes() {
     let file = |bytes: usize| {
         let raw = Raw::default().str("general.architecture", "qwen3").tensor("w", &[4096], 42, 0);
         raw.tensor("next", &[8], 0, bytes as u64).data(bytes + 32).open().unwrap()
@@ -227,9 +227,9 @@ fn layouts_under_one_id_are_told_from_sizes() {
         assert_eq!((info.type_name.as_str(), info.n_bytes as usize), (name, bytes));
         assert_eq!(file.tensor("w").unwrap().ty.name(), name);
     }
-    // 42 bytes for each 256 weights: neither.
+    // 42 bytes per 256 weights fit neither layout.
     refused(file(672).tensor("w").map_err(|err| err.to_string()), "cannot tell which type ids the file uses");
-    // PrismML's own numbers.
+    // The type ids of PrismML.
     let own =
         Raw::default().tensor("a", &[128], 142, 0).tensor("b", &[128], 143, 64).data(96).open().unwrap();
     assert_eq!(own.tensor("a").unwrap().ty.name(), "pq2_0");
@@ -283,7 +283,7 @@ fn split_files_open_from_any_part() {
 }
 
 #[test]
-fn what_is_no_file_is_said() {
+fn missing_files_and_folders_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let open = |path: &Path| Gguf::open(path).map_err(|err| err.to_string());
     refused(open(&dir.path().join("none.gguf")), "none.gguf: cannot open");
@@ -293,8 +293,8 @@ fn what_is_no_file_is_said() {
     refused(open(Path::new("/dev/null")), "found a pipe or a device");
 }
 
-/// Looks at everything that a file shows.
-fn look(gguf: &Gguf) {
+/// Reads all metadata, and the last row of each tensor.
+fn read_all(gguf: &Gguf) {
     for (_, value) in gguf.metadata().iter() {
         let _ = format!("{value:?}");
     }
@@ -311,7 +311,7 @@ fn every_truncation_is_refused() {
     let bytes = Bytes::from(
         small().key("a", 9, &[8, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 65]).bytes(),
     );
-    look(&Gguf::from_bytes(bytes.clone()).unwrap());
+    read_all(&Gguf::from_bytes(bytes.clone()).unwrap());
     for len in 0..bytes.len() {
         assert!(Gguf::from_bytes(bytes.slice(..len)).is_err(), "{len} of {} bytes opened", bytes.len());
     }
@@ -330,21 +330,21 @@ proptest! {
             bytes[at] = byte;
         }
         if let Ok(gguf) = Gguf::from_bytes(bytes.into()) {
-            look(&gguf);
+            read_all(&gguf);
         }
     }
 
     #[test]
-    fn any_bytes_behind_the_magic_never_panic(tail in prop::collection::vec(any::<u8>(), 0..200)) {
+    fn any_bytes_after_the_magic_never_panic(tail in prop::collection::vec(any::<u8>(), 0..200)) {
         if let Ok(gguf) = Gguf::from_bytes([&b"GGUF\x03\0\0\0"[..], &tail].concat().into()) {
-            look(&gguf);
+            read_all(&gguf);
         }
     }
 }
 
-/// Rows of ik_llama.cpp's types begin with a scale, which counts.
+/// Rows of ik_llama.cpp's types begin with a scale, which is part of the size.
 #[test]
-fn rows_with_a_scale_are_counted_whole() {
+fn row_sizes_include_the_row_scale() {
     for (id, name, dims, bytes) in [
         (135, "iq2_bn", [192, 3], 3 * (4 + 48)),
         (134, "iq1_bn", [192, 3], 3 * (2 + 39)),
@@ -369,7 +369,7 @@ fn rows_with_a_scale_are_counted_whole() {
         let said = Raw::default().tensor("a", &dims, id, 0).data(4096).open().unwrap_err();
         assert!(said.contains(want), "{said}");
     }
-    // Its other types have names and no size.
+    // Other types of ik_llama.cpp have a name, but their size is unknown.
     let gguf = Raw::default().tensor("a", &[256, 2], 144, 0).data(4096).open().unwrap();
     let said = gguf.tensor("a").unwrap_err().to_string();
     assert!(said.contains("iq4_ks") && said.contains("supported are"), "{said}");

@@ -1,4 +1,4 @@
-//! Models of which the descriptions alone are read: from the first bytes of a file, wherever it lies.
+//! Models of which only the header is read, from the first bytes of a local or remote file.
 
 use std::cell::Cell;
 use std::io;
@@ -14,7 +14,7 @@ fn tiny() -> Bytes {
     std::fs::read(path).unwrap().into()
 }
 
-/// Where the weights begin.
+/// The offset of the first weight.
 fn head_bytes(gguf: &Gguf) -> usize {
     gguf.tensors().iter().map(|tensor| tensor.start as usize).min().unwrap()
 }
@@ -24,7 +24,7 @@ fn of_first(first: Bytes, file_bytes: usize) -> Result<Gguf, GgufError> {
 }
 
 #[test]
-fn the_first_bytes_say_what_the_whole_file_says() {
+fn header_alone_equals_that_of_the_whole_file() {
     let all = tiny();
     let whole = Gguf::from_bytes(all.clone()).unwrap();
     let gguf = of_first(all.slice(..head_bytes(&whole)), all.len()).unwrap();
@@ -35,17 +35,17 @@ fn the_first_bytes_say_what_the_whole_file_says() {
     };
     assert!(described(&gguf) == described(&whole));
     assert_eq!(gguf.file_bytes().collect::<Vec<_>>(), [all.len() as u64]);
-    // What was not read is zero, and no weight of a model.
+    // Weights that were not read are zero, and an engine refuses them.
     let zeros = |info| gguf.raw_bytes(info).unwrap().iter().all(|byte| *byte == 0);
     assert!(gguf.tensors().iter().all(zeros));
     let refused = Engine::from_gguf(gguf, &EngineOptions::default(), |_| ()).map(drop).unwrap_err();
     assert!(refused.to_string().contains("only the header"), "{refused}");
 }
 
-/// Every number of bytes that is too small is told how many more there must be: never too many, and asking
-/// for these comes to an end.
+/// Any prefix that is too short gives an error with the number of bytes that are needed. That number is never
+/// too large, and requesting it repeatedly ends.
 #[test]
-fn too_few_first_bytes_are_an_error_that_says_how_many_more() {
+fn short_prefixes_say_how_many_bytes_are_needed() {
     let all = tiny();
     let whole = Gguf::from_bytes(all.clone()).unwrap();
     let head = head_bytes(&whole);
@@ -71,17 +71,17 @@ fn too_few_first_bytes_are_an_error_that_says_how_many_more() {
             "{refused}"
         );
     }
-    // The whole file is no longer than that: then it is broken.
+    // If the whole file is not longer, it is broken.
     let refused = of_first(all.slice(..200), 200).map(drop).unwrap_err();
     assert!(!matches!(refused, GgufError::MoreOfHeader { .. }), "{refused}");
-    // Weights that the file's size has no room for.
+    // Weights beyond the end of the file.
     let refused = of_first(all.slice(..head), all.len() - 4096).map(drop).unwrap_err();
     assert!(matches!(refused, GgufError::Incomplete { .. }), "{refused}");
 }
 
-/// Of a file of gigabytes, no more than its descriptions is asked for.
+/// Reading the header of a file of gigabytes requests little more than the header.
 #[test]
-fn a_reader_is_asked_for_no_more_than_the_descriptions() {
+fn header_read_requests_little_more_than_the_header() {
     let spec = Preset::by_name("bitnet-2b-4t").unwrap().spec(None, None, 1).unwrap();
     let synth = Synth::new(&spec).unwrap();
     let file_bytes = synth.file_bytes();
@@ -91,7 +91,7 @@ fn a_reader_is_asked_for_no_more_than_the_descriptions() {
     let header = Header::read(file_bytes, |n| {
         most.set(most.get().max(n));
         let mut first = head.to_vec();
-        // What lies behind is of no meaning.
+        // The bytes after the header are ignored.
         first.resize(n.max(head.len()), 0xff);
         Ok(Bytes::from(first).slice(..n))
     })
@@ -104,7 +104,7 @@ fn a_reader_is_asked_for_no_more_than_the_descriptions() {
 }
 
 #[test]
-fn what_a_reader_cannot_do_is_an_error() {
+fn header_reader_errors_are_returned() {
     let all = tiny();
     let len = all.len() as u64;
     let broken = Header::read(len, |_| Err(io::Error::other("the line is dead"))).unwrap_err();
@@ -113,14 +113,14 @@ fn what_a_reader_cannot_do_is_an_error() {
     assert!(short.to_string().contains("of the first"), "{short}");
     let other = Header::read(100, |n| Ok(vec![b'<'; n].into())).unwrap_err();
     assert!(matches!(other, GgufError::NotGguf { .. }), "{other}");
-    // A size that no address space has: its descriptions take none of it.
+    // A size larger than any address space: the header does not use it.
     assert_eq!(of_first(all, usize::MAX).unwrap().file_bytes().next(), Some(u64::MAX));
     let none = Gguf::from_headers(&[], OpenOptions::default()).map(drop).unwrap_err();
     assert!(matches!(none, GgufError::Split { .. }), "{none}");
 }
 
 #[test]
-fn headers_of_files() {
+fn open_header_reads_files() {
     let path = support::golden("bitnet/tiny-i2_s.gguf").expect("tiny-i2_s.gguf is in tests/data");
     let gguf = Gguf::open_header(&path, OpenOptions::default()).unwrap();
     let whole = Gguf::open(&path).unwrap();
@@ -139,9 +139,9 @@ fn headers_of_files() {
     assert!(refused.to_string().contains("cut.gguf"), "{refused}");
 }
 
-/// Of a file that ends early, wherever behind its descriptions, these are what the whole file says.
+/// A file that is truncated anywhere after its header has the same header as the whole file.
 #[test]
-fn a_cut_file_is_described_all_the_same() {
+fn truncated_files_have_a_readable_header() {
     let all = tiny();
     let whole = Gguf::from_bytes(all.clone()).unwrap();
     let end = whole.tensors().iter().map(|tensor| tensor.start + tensor.n_bytes).max().unwrap();

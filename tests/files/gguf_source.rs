@@ -1,4 +1,4 @@
-//! Models whose bytes come from readers: what is read of them, and when.
+//! Models whose bytes come from readers: which bytes are read, and when.
 
 use std::io;
 use std::path::Path;
@@ -7,15 +7,15 @@ use std::sync::{Arc, Mutex};
 use bytes::Bytes;
 use sterna::gguf::{Access, FileSource, Gguf, GgufError, OpenOptions, PartLimit, Rewrite, Source};
 
-/// Notes what is read of a file, and breaks from a byte on.
-struct Noting {
+/// Records the reads of a file, and fails from the byte `breaks_at` on.
+struct Recording {
     bytes: Bytes,
     file_bytes: u64,
     breaks_at: u64,
     reads: Mutex<Vec<(u64, usize)>>,
 }
 
-impl Noting {
+impl Recording {
     fn new(bytes: Bytes) -> Self {
         let file_bytes = bytes.len() as u64;
         Self { bytes, file_bytes, breaks_at: u64::MAX, reads: Mutex::new(Vec::new()) }
@@ -26,7 +26,7 @@ impl Noting {
     }
 }
 
-impl Source for Noting {
+impl Source for Recording {
     fn file_bytes(&self) -> u64 {
         self.file_bytes
     }
@@ -45,7 +45,7 @@ fn golden(path: &str) -> Bytes {
     std::fs::read(support::golden(path).expect("it is in tests/data")).unwrap().into()
 }
 
-fn of(source: &Arc<Noting>) -> Result<Gguf, GgufError> {
+fn of(source: &Arc<Recording>) -> Result<Gguf, GgufError> {
     Gguf::from_source(Arc::clone(source) as Arc<dyn Source>, OpenOptions::default())
 }
 
@@ -64,16 +64,16 @@ fn same(one: &Gguf, two: &Gguf) {
 }
 
 #[test]
-fn a_reader_gives_what_memory_gives_and_is_asked_once() {
+fn reader_equals_memory_and_is_read_once() {
     for name in ["bitnet/tiny-i2_s.gguf", "gpt-oss/tiny-mxfp4.gguf", "qwen3/tiny-f16.gguf"] {
         let bytes = golden(name);
         let whole = Gguf::from_bytes(bytes.clone()).unwrap();
         let head = whole.tensors().iter().map(|tensor| tensor.start).min().unwrap();
-        let source = Arc::new(Noting::new(bytes));
+        let source = Arc::new(Recording::new(bytes));
         let gguf = of(&source).unwrap();
         assert!(!gguf.is_header());
         assert!((head as usize..=head.max(1 << 20) as usize).contains(&source.n_read()), "{name}");
-        // Nothing is read to describe a tensor, and each byte of one once.
+        // Describing a tensor reads nothing, and reading it reads each byte once.
         let before = source.n_read();
         let tensors: Vec<_> = gguf.tensors().iter().map(|info| gguf.file_tensor(info).unwrap()).collect();
         assert_eq!(source.n_read(), before);
@@ -93,7 +93,7 @@ fn files_are_mapped_locked_or_read() {
     assert_eq!(mapped.paths(), read.paths());
     match open(Access::Lock) {
         Ok(locked) => same(&mapped, &locked),
-        // Where the system grants less than the file has.
+        // The system's limit is below the size of the file.
         Err(error) => assert!(error.to_string().contains("RLIMIT_MEMLOCK"), "{error}"),
     }
     for (path, want) in
@@ -107,9 +107,9 @@ fn files_are_mapped_locked_or_read() {
     }
 }
 
-/// A file that another process cuts is an error, and no signal.
+/// A file that another process truncates gives an error, not a signal.
 #[test]
-fn a_file_that_shrinks_while_it_is_read_is_an_error() {
+fn file_truncated_while_open_is_an_error() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("model.gguf");
     let bytes = golden("bitnet/tiny-i2_s.gguf");
@@ -123,7 +123,7 @@ fn a_file_that_shrinks_while_it_is_read_is_an_error() {
 }
 
 #[test]
-fn a_split_model_comes_from_a_reader_for_each_file() {
+fn split_model_is_read_from_one_reader_per_file() {
     let whole = Gguf::from_bytes(golden("bitnet/tiny-i2_s.gguf")).unwrap();
     let parts: Vec<Bytes> = Rewrite::parts(&whole, PartLimit::Tensors(9), false)
         .unwrap()
@@ -144,32 +144,32 @@ fn a_split_model_comes_from_a_reader_for_each_file() {
     }
     let one = Gguf::from_sources(sources(&parts[..1]), OpenOptions::default()).map(drop).unwrap_err();
     assert!(matches!(one, GgufError::Split { .. }), "{one}");
-    let turned = [parts[1].clone(), parts[0].clone()];
-    assert!(Gguf::from_sources(sources(&turned), OpenOptions::default()).is_err());
+    let swapped = [parts[1].clone(), parts[0].clone()];
+    assert!(Gguf::from_sources(sources(&swapped), OpenOptions::default()).is_err());
     assert!(Gguf::from_sources([], OpenOptions::default()).is_err());
 }
 
 #[test]
-fn what_a_reader_says_is_said() {
+fn source_reader_errors_are_returned() {
     let bytes = golden("bitnet/tiny-i2_s.gguf");
     for breaks_at in [0, 100] {
-        let broken = Arc::new(Noting { breaks_at, ..Noting::new(bytes.clone()) });
+        let broken = Arc::new(Recording { breaks_at, ..Recording::new(bytes.clone()) });
         let error = of(&broken).map(drop).unwrap_err().to_string();
         assert_eq!(error, "cannot read: the disk is gone");
     }
-    let late = Arc::new(Noting { breaks_at: bytes.len() as u64 - 1, ..Noting::new(bytes.clone()) });
+    let late = Arc::new(Recording { breaks_at: bytes.len() as u64 - 1, ..Recording::new(bytes.clone()) });
     let gguf = of(&late).unwrap();
     let failed = gguf.tensors().iter().filter(|info| gguf.host_tensor(info).is_err()).count();
     assert_eq!(failed, 1);
-    // A length that no memory has, in a file that claims to have as many bytes.
+    // A length larger than any memory, in a file with a declared size that large.
     let mut hostile = bytes.to_vec();
     let key = hostile.windows(20).position(|at| at == b"general.architecture").unwrap();
     hostile[key + 24..key + 32].copy_from_slice(&(1_u64 << 60).to_le_bytes());
-    let vast = Arc::new(Noting { file_bytes: 1 << 61, ..Noting::new(hostile.into()) });
+    let vast = Arc::new(Recording { file_bytes: 1 << 61, ..Recording::new(hostile.into()) });
     assert!(of(&vast).is_err());
     // Files that end early.
     for len in [0, 4, 8, 100, 10_000] {
-        let short = Arc::new(Noting::new(bytes.slice(..len)));
+        let short = Arc::new(Recording::new(bytes.slice(..len)));
         assert!(of(&short).is_err(), "{len} bytes");
     }
     assert!(FileSource::open(Path::new("/nowhere")).is_err());

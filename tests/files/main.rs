@@ -1,9 +1,9 @@
-//! What is read from files and written to them: GGUF, weight types, vocabularies, broken input.
+//! Tests of files that are read and written: GGUF, weight types, vocabularies, broken input.
 
 mod card;
 #[cfg(feature = "convert")]
 mod convert;
-// Its targets read grammars and requests too.
+// Its targets also read grammars and requests.
 #[cfg(feature = "serve")]
 mod fuzz_corpus;
 mod gguf;

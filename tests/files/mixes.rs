@@ -1,5 +1,4 @@
-//! Mixes and importance matrices: against llama.cpp's choices, sums and errors; and matrices that fit
-//! nothing.
+//! Mixes and importance matrices, compared with llama.cpp's choices, sums and errors, and invalid matrices.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -12,7 +11,7 @@ use sterna::gguf::{Gguf, GgufWriter, Metadata, type_id};
 use sterna::quantize::{Imatrix, MIXES, Mix, Override, QuantizeOptions, Quantizer, Recipe, mixes_of};
 use support::{golden, npy};
 
-/// A model as far as rules look at it.
+/// The properties of a model that the rules use.
 #[derive(Clone, Deserialize)]
 struct Shape {
     arch: String,
@@ -24,7 +23,7 @@ struct Shape {
     cols: usize,
 }
 
-/// What llama-quantize --dry-run said: for each name within a block, the types layer by layer.
+/// Output of `llama-quantize --dry-run`: the types per layer, for each name within a block.
 #[derive(Deserialize)]
 struct Chosen {
     mix: String,
@@ -129,7 +128,7 @@ fn file(metadata: Metadata, tensors: &[(String, Vec<usize>)], ty: &dyn QuantType
     Gguf::from_bytes(data.finish().unwrap().into()).unwrap()
 }
 
-/// A matrix in which every column of every block's weights is as important as any other.
+/// An importance matrix in which all columns are equally important.
 fn even(shape: &Shape) -> Imatrix {
     let mut imatrix = Imatrix::new("text.txt", 1, 512);
     for (name, dims) in tensors(shape).iter().filter(|(_, dims)| dims.len() > 1) {
@@ -162,7 +161,7 @@ fn cases() -> (BTreeMap<String, Shape>, Vec<(String, Chosen)>) {
 }
 
 #[test]
-fn every_tensor_gets_the_type_that_llama_quantize_gives_it() {
+fn mix_types_match_llama_quantize() {
     let (shapes, lists) = cases();
     assert_eq!((shapes.len(), lists.len()), (13, 331));
     let files: BTreeMap<&String, Gguf> = shapes
@@ -184,7 +183,7 @@ fn every_tensor_gets_the_type_that_llama_quantize_gives_it() {
                 assert_eq!(got[name], ty, "{case} {} {name}, imatrix: {}", want.mix, want.imatrix);
             }
         }
-        // The lists hold what is quantised; all else stays as it is.
+        // The lists have the quantised tensors. All others keep their type.
         let is_listed = |name: &str| {
             let short = name.strip_suffix(".weight").unwrap_or(name);
             let short = if let Some(rest) = short.strip_prefix("blk.") {
@@ -203,7 +202,7 @@ fn every_tensor_gets_the_type_that_llama_quantize_gives_it() {
 }
 
 #[test]
-fn what_somebody_asks_for_goes_before_the_mix() {
+fn options_override_the_mix() {
     let shape = Shape { tied: false, ..cases().0["qwen3"].clone() };
     let gguf = file(metadata(&shape), &tensors(&shape), &types::F16);
     let of = |options: QuantizeOptions| chosen(&gguf, options).unwrap();
@@ -215,7 +214,7 @@ fn what_somebody_asks_for_goes_before_the_mix() {
     let heads = of(QuantizeOptions { output: head, token_embd: embd, ..options("Q4_K_M") });
     assert_eq!((heads["output.weight"], heads["token_embd.weight"]), ("q8_0", "q5_k"));
 
-    // A layer that is named does not count among those that the rule counts, as in llama-quantize.
+    // As in llama-quantize, the rule does not count layers that have an override.
     let overrides =
         vec![Override::new(r"blk\.[0-2]\.ATTN_V", "q3_k").unwrap(), Override::new("attn_v", "q8_0").unwrap()];
     let named = of(QuantizeOptions { overrides, ..options("Q4_K_M") });
@@ -240,12 +239,12 @@ fn what_somebody_asks_for_goes_before_the_mix() {
 }
 
 #[test]
-fn a_files_types_say_its_mix() {
+fn mix_is_found_from_the_types_of_a_file() {
     let shape = cases().0["llama"].clone();
     for (mix, ty) in [("Q8_0", "q8_0"), ("F16", "f16")] {
         let gguf = file(metadata(&shape), &tensors(&shape), by_name(ty).unwrap());
         let found: Vec<&str> = mixes_of(&gguf).iter().map(|mix| mix.name).collect();
-        // Without experts, nothing tells these two apart.
+        // Without experts these two give the same types.
         let want: &[&str] = if mix == "F16" { &[] } else { &["Q8_0", "MXFP4_MOE"] };
         assert_eq!(found, want);
     }
@@ -257,7 +256,7 @@ fn a_files_types_say_its_mix() {
 }
 
 #[test]
-fn models_that_the_rules_cannot_read() {
+fn models_that_the_rules_do_not_cover_are_refused() {
     let shape = cases().0["mixtral"].clone();
     let mix = |metadata: Metadata, tensors: &[(String, Vec<usize>)]| {
         chosen(&file(metadata, tensors, &types::F16), options("Q4_K_M")).unwrap_err()
@@ -275,8 +274,8 @@ fn models_that_the_rules_cannot_read() {
     assert!(mix(no_layers, &tensors(&shape)).contains("llama.block_count"));
 }
 
-/// Columns of very different importance: no type may leave a larger weighted error than llama.cpp (ggml
-/// 0.25.3) does with the same importance, which is what these numbers are.
+/// Columns of very different importance. No type may have a larger weighted error than llama.cpp (ggml
+/// 0.25.3) with the same importance, whose errors are in `THEIRS`.
 #[test]
 fn weighted_errors_are_at_most_llama_cpps() {
     const THEIRS: [(&str, f64); 11] = [
@@ -321,7 +320,7 @@ fn weighted_errors_are_at_most_llama_cpps() {
 }
 
 #[test]
-fn importance_of_nothing_and_of_everything_leaves_numbers() {
+fn extreme_importance_gives_finite_weights() {
     let values: Vec<f32> = (0..256).map(|at| (at as f32 * 0.37).sin()).collect();
     for ty in types::REGISTRY.iter().filter(|ty| ty.weighs()) {
         for importance in [0.0, f32::MIN_POSITIVE, 1.0, 1e30, f32::MAX] {
@@ -335,9 +334,9 @@ fn importance_of_nothing_and_of_everything_leaves_numbers() {
     }
 }
 
-/// The sums of llama.cpp on the CPU with f32 caches, whose f16 products round what they multiply.
+/// The sums of llama.cpp on the CPU with f32 caches, whose f16 products round the activations.
 #[test]
-fn sums_of_inputs_are_llama_cpps() {
+fn input_sums_match_llama_cpp() {
     #[derive(Deserialize)]
     struct Sums {
         name: String,
@@ -362,17 +361,17 @@ fn sums_of_inputs_are_llama_cpps() {
         assert_eq!((rows, sums.len()), (importance.n_rows(), got.len()), "{name}");
         let mean = sums.iter().sum::<f64>() / sums.len() as f64;
         for (col, (got, want)) in got.iter().zip(&sums).enumerate() {
-            // Eleven bits of an f16, twice in a square, and what that does to layers before.
+            // The rounding to the 11 bits of an f16, doubled by the square, also in earlier layers.
             assert!((got - want).abs() < 3e-3 * want + 1e-3 * mean, "{name} column {col}: {got} for {want}");
         }
     }
     assert_eq!(text.lines().count(), 8);
 }
 
-/// Experts have a row of sums each. Every row goes through three of them, so that their sums over what the
-/// router multiplies are three times the router's; and the quantiser takes what comes out.
+/// Each expert has its own sums. Each row goes through three experts, whose input is that of the router, so
+/// the sums of all experts add up to three times the router's. The quantiser accepts the result.
 #[test]
-fn experts_have_sums_of_their_own() {
+fn experts_have_their_own_sums() {
     let gguf = Gguf::open(&golden("gpt-oss/tiny-mxfp4.gguf").expect("it is in tests/data")).unwrap();
     let (n_experts, n_used, dim, ffn_dim) = (6, 3, 64, 32);
     let mut importance = Importance::new(&gguf, &EngineOptions::default(), 24).unwrap();
@@ -385,7 +384,7 @@ fn experts_have_sums_of_their_own() {
         imatrix.add(name, &sums.iter().map(|sum| *sum as f32).collect::<Vec<_>>(), &counts).unwrap();
         found.insert(name.to_owned(), (sums.to_vec(), counts));
     }
-    // Of each layer: q, k, v, output, router, gate, up, down.
+    // Per layer: q, k, v, output, router, gate, up, down.
     assert_eq!(found.len(), 3 * 8, "{:?}", found.keys());
     for layer in 0..3 {
         let of = |name: &str| &found[&format!("blk.{layer}.{name}.weight")];
@@ -394,7 +393,7 @@ fn experts_have_sums_of_their_own() {
         assert_eq!((gate, gate.1.len()), (of("ffn_up_exps"), n_experts));
         assert_eq!(gate.1.iter().sum::<f32>(), (n_used * 48) as f32);
         assert_eq!(down.1, gate.1);
-        assert!(gate.1.iter().any(|count| *count != gate.1[0]), "every expert has as many rows");
+        assert!(gate.1.iter().any(|count| *count != gate.1[0]), "all experts have the same number of rows");
         for col in 0..dim {
             let all: f64 = gate.0.chunks_exact(dim).map(|sums| sums[col]).sum();
             let want = n_used as f64 * router.0[col];
@@ -416,10 +415,10 @@ fn entries(imatrix: &Imatrix, names: &[&str]) -> Vec<Vec<f32>> {
 }
 
 #[test]
-fn both_forms_of_a_matrix_say_the_same() {
+fn both_imatrix_formats_give_the_same_entries() {
     let mut made = Imatrix::new("text.txt", 3, 512);
     made.add("blk.0.ffn_up.weight", &[2.0, 4.0, 8.0, 0.0], &[2.0]).unwrap();
-    // Of these experts the second was never chosen.
+    // The second of these experts was never chosen.
     made.add("blk.0.ffn_up_exps.weight", &[9.0, 3.0, 0.0, 0.0], &[3.0, 0.0]).unwrap();
     let mut bytes = Vec::new();
     made.write(&mut bytes).unwrap();
@@ -446,7 +445,7 @@ fn both_forms_of_a_matrix_say_the_same() {
     for bytes in [&short, &dat] {
         assert_eq!(entries(&Imatrix::from_dat(bytes).unwrap(), &names), want);
     }
-    // Cut anywhere but where older files end, it is an error and no panic.
+    // Truncated anywhere except where older files end, it is an error and does not panic.
     for end in (0..dat.len()).filter(|end| *end != short.len()) {
         assert!(Imatrix::from_dat(&dat[..end]).is_err(), "cut at {end}");
     }
@@ -465,7 +464,7 @@ fn both_forms_of_a_matrix_say_the_same() {
 }
 
 #[test]
-fn matrices_that_make_no_sense() {
+fn invalid_imatrices_are_refused() {
     let add =
         |sums: &[f32], counts: &[f32]| Imatrix::new("", 1, 1).add("w", sums, counts).unwrap_err().to_string();
     assert!(add(&[1.0, f32::NAN], &[1.0]).contains("found NaN in column 1"));
@@ -479,7 +478,7 @@ fn matrices_that_make_no_sense() {
     twice.add("w", &[1.0], &[1.0]).unwrap();
     assert!(twice.add("w", &[1.0], &[1.0]).unwrap_err().to_string().contains("twice"));
 
-    // Files with half an entry, another type, or nothing of the kind.
+    // Files with half an entry, with another type, or without a matrix.
     let file = |name: &str, ty: &dyn QuantType, metadata: Metadata| {
         Imatrix::from_gguf(&file(metadata, &[(name.to_owned(), vec![2, 32])], ty)).unwrap_err().to_string()
     };
@@ -493,7 +492,7 @@ fn matrices_that_make_no_sense() {
     assert!(file("w.in_sum2", &types::F16, imatrix()).contains("want f32, found f16"));
     assert!(file("w", &types::F32, Metadata::default()).contains("want general.type imatrix"));
 
-    // Of another model.
+    // The matrix of another model.
     let shape = cases().0["llama"].clone();
     let gguf = self::file(metadata(&shape), &tensors(&shape), &types::F16);
     let with = |imatrix| chosen(&gguf, QuantizeOptions { imatrix: Some(imatrix), ..options("Q4_K_M") });
@@ -505,7 +504,7 @@ fn matrices_that_make_no_sense() {
 }
 
 #[test]
-fn a_file_says_which_matrix_it_was_made_with() {
+fn metadata_names_the_imatrix() {
     let shape = Shape { layers: 1, ..cases().0["llama"].clone() };
     let gguf = file(metadata(&shape), &tensors(&shape), &types::F16);
     let made = |imatrix, mix: &str| {

@@ -1,4 +1,4 @@
-//! Quantising models: against upstream's bytes, BitNet's rule written out, and every way it can fail.
+//! Quantising models, compared with upstream's bytes and with a plain version of BitNet's rule, and errors.
 
 use std::ops::ControlFlow;
 
@@ -15,7 +15,7 @@ fn options(name: &str) -> QuantizeOptions {
     QuantizeOptions::new(Recipe::Type(ty(name)))
 }
 
-/// Name, dimensions, type, and the values that it is to hold.
+/// Name, dimensions, type and values of a tensor.
 type Given<'a> = (&'a str, &'a [usize], &'a str, &'a [f32]);
 
 fn file(metadata: Metadata, tensors: &[Given<'_>]) -> Vec<u8> {
@@ -42,7 +42,7 @@ fn quantize(gguf: &Gguf, options: &QuantizeOptions) -> Result<(Gguf, Vec<TensorR
     let quantizer = Quantizer::new(gguf, options.clone())?;
     let (mut out, bytes) = (Vec::new(), quantizer.file_bytes());
     let reports = quantizer.write(&mut out, |_| ControlFlow::Continue(()))?;
-    assert_eq!(out.len() as u64, bytes, "the file has another size than was said");
+    assert_eq!(out.len() as u64, bytes, "the size of the file differs from `file_bytes`");
     Ok((Gguf::from_bytes(out.into()).unwrap(), reports))
 }
 
@@ -60,7 +60,7 @@ fn squared_error(values: &[f32], of: &[f32]) -> f64 {
     values.iter().zip(of).map(|(a, b)| f64::from(a - b).powi(2)).sum()
 }
 
-/// Numbers that look random, from -1 to 1.
+/// Pseudorandom numbers from -1 to 1.
 fn noise(n: usize) -> Vec<f32> {
     let mut state = 1u32;
     let mut next = || {
@@ -71,7 +71,7 @@ fn noise(n: usize) -> Vec<f32> {
 }
 
 #[test]
-fn types_without_a_choice_give_upstreams_bytes() {
+fn plainly_rounded_types_match_upstream_bytes() {
     let Some(dir) = golden("dequant") else { return };
     let source = npy(&dir.join("source_f32.npy")).f32s();
     let gguf = model(&[("blk.0.ffn_up.weight", &[5, 768], "f32", &source)]);
@@ -90,9 +90,9 @@ fn types_without_a_choice_give_upstreams_bytes() {
     }
 }
 
-/// Whole models that llama-quantize made "pure" of the f16 one.
+/// Whole models that llama-quantize made with `--pure` from the f16 model.
 #[test]
-fn a_model_becomes_what_llama_quantize_made_of_it() {
+fn models_match_those_of_llama_quantize() {
     let Some(path) = golden("llama/tiny-f16.gguf") else { return };
     let source = Gguf::open(&path).unwrap();
     for name in ["q8_0", "tq1_0", "tq2_0", "q4_0", "q6_k"] {
@@ -111,7 +111,7 @@ fn a_model_becomes_what_llama_quantize_made_of_it() {
         for info in want.tensors() {
             let (got, theirs) = (made.tensor(&info.name).unwrap(), want.tensor(&info.name).unwrap());
             assert_eq!((got.ty.name(), got.rows, got.cols), (theirs.ty.name(), theirs.rows, theirs.cols));
-            // These two search for scales, and ours may find others that are no worse.
+            // For these two types upstream searches for scales, and ours may be others that are not worse.
             if ["q4_0", "q6_k"].contains(&name) && got.rows > 1 {
                 let original = values(&source, &info.name);
                 let ours = squared_error(&values(&made, &info.name), &original);
@@ -124,9 +124,9 @@ fn a_model_becomes_what_llama_quantize_made_of_it() {
     }
 }
 
-/// bitnet.cpp's own packing of a model comes back from that model's values.
+/// The values of a model that bitnet.cpp has packed give the same packed bytes.
 #[test]
-fn ternary_weights_come_back_as_bitnet_cpp_packed_them() {
+fn ternary_packing_matches_bitnet_cpp() {
     let packed = Gguf::open(&golden("bitnet/tiny-i2_s.gguf").expect("it is in tests/data")).unwrap();
     let all: Vec<_> = packed.tensors().iter().map(|info| (info, values(&packed, &info.name))).collect();
     let tensors: Vec<Given<'_>> = all
@@ -144,7 +144,7 @@ fn ternary_weights_come_back_as_bitnet_cpp_packed_them() {
     for info in packed.tensors() {
         let (got, want) = (made.tensor(&info.name).unwrap(), packed.tensor(&info.name).unwrap());
         assert_eq!(got.ty.name(), want.ty.name(), "{}", info.name);
-        // Behind the scale is padding, which means nothing.
+        // The scale is followed by unused padding.
         let is_packed = got.ty.name() == "i2_s";
         let len = if is_packed { got.bytes.len() - 28 } else { got.bytes.len() };
         assert!(got.bytes[..len] == want.bytes[..len], "{}", info.name);
@@ -153,7 +153,7 @@ fn ternary_weights_come_back_as_bitnet_cpp_packed_them() {
     assert_eq!(n_packed, 3 * 7);
 }
 
-/// Several tasks' worth of rows, by the rule written out: halves of the mean in exact arithmetic.
+/// Enough rows for several tasks, compared with the rule in exact arithmetic: half of the mean is the border.
 #[test]
 fn real_weights_are_rounded_by_their_mean() {
     const SHAPE: [usize; 2] = [3000, 256];
@@ -178,19 +178,19 @@ fn real_weights_are_rounded_by_their_mean() {
     let error = (squared_error(&got, &weights) / squared_error(&zeros, &weights)).sqrt();
     assert!((reports[0].error / error - 1.0).abs() < 1e-5 && error > 0.2, "{reports:?}");
 
-    // Block types hold the same values when they are asked to, up to the f16 of their scale.
+    // With `absmean` block types have the same values, up to the rounding of their scale to f16.
     let absmean = QuantizeOptions { absmean: true, ..options("tq2_0") };
     let (made, _) = quantize(&gguf, &absmean).unwrap();
     let scale = half::f16::from_f32(mean).to_f32();
     let blocks = values(&made, "blk.0.attn_q.weight");
     assert!(blocks.iter().zip(&got).all(|(block, got)| *block == got / mean * scale));
-    // And plain numbers hold them exactly, even where nothing else changes.
+    // f32 has the same values exactly, although the type does not change.
     let (made, _) = quantize(&gguf, &QuantizeOptions { absmean: true, ..options("f32") }).unwrap();
     assert!(values(&made, "blk.0.attn_q.weight") == got);
 }
 
 #[test]
-fn the_number_of_threads_changes_nothing() {
+fn number_of_threads_changes_nothing() {
     let weights = noise(2100 * 256);
     let gguf = model(&[("blk.0.ffn_down.weight", &[2100, 256], "f32", &weights)]);
     for name in ["i2_s", "q6_k"] {
@@ -204,9 +204,9 @@ fn the_number_of_threads_changes_nothing() {
     }
 }
 
-/// A row need not fit into one task.
+/// A row can be longer than a task.
 #[test]
-fn long_rows_are_encoded_as_they_would_be_at_once() {
+fn long_rows_are_encoded_as_a_whole() {
     const COLS: usize = (3 << 18) + 256;
     let ternary: Vec<f32> = noise(2 * COLS).iter().map(|weight| (weight * 1.5).round() * 0.25).collect();
     let mut gguf = model(&[("blk.0.ffn_up.weight", &[2, COLS], "f32", &ternary)]);
@@ -222,10 +222,10 @@ fn long_rows_are_encoded_as_they_would_be_at_once() {
     assert!(error.contains("row 1, column 700000: inf"), "{error}");
 }
 
-/// Ternary weights are the same in every ternary type that can hold their scales; where one cannot, the
-/// weight is named.
+/// Ternary weights are the same in every ternary type that can store their scales. If a type cannot, the
+/// error names the weight.
 #[test]
-fn ternary_types_become_each_other_exactly() {
+fn ternary_types_convert_to_each_other_exactly() {
     let weights: Vec<f32> = noise(8 * 256).iter().map(|weight| (weight * 1.5).round() * 0.375).collect();
     const NAME: &str = "blk.0.ffn_up.weight";
     let names = ["i2_s", "tq2_0", "tq1_0", "iq2_bn", "iq1_bn", "iq2_bn_r4"];
@@ -238,13 +238,13 @@ fn ternary_types_become_each_other_exactly() {
             assert!(made.tensor(NAME).unwrap().bytes == whole, "{from} to {to}");
         }
     }
-    // A scale for each row, which no tensor of one scale holds.
+    // One scale per row, which a type with one scale per tensor cannot store.
     let rows: Vec<f32> = weights.iter().enumerate().map(|(at, w)| w * (at / 256 + 1) as f32).collect();
     let gguf = model(&[(NAME, &[8, 256], "iq2_bn", &rows)]);
     assert_eq!(values(&quantize(&gguf, &options("tq2_0")).unwrap().0, NAME), rows);
     let said = quantize(&gguf, &options("i2_s")).unwrap_err().to_string();
     assert!(said.contains("cannot be stored as i2_s"), "{said}");
-    // One that an f16 does not hold.
+    // A scale that f16 cannot store.
     let fine: Vec<f32> = weights.iter().map(|w| w * 1.000_01).collect();
     let gguf = model(&[(NAME, &[8, 256], "iq2_bn", &fine)]);
     assert_eq!(values(&quantize(&gguf, &options("i2_s")).unwrap().0, NAME), fine);
@@ -253,7 +253,7 @@ fn ternary_types_become_each_other_exactly() {
 }
 
 #[test]
-fn types_that_can_only_be_read_are_refused_with_the_way_out() {
+fn types_without_an_encoder_are_refused() {
     let gguf = model(&[("blk.0.ffn_up.weight", &[4, 256], "f32", &noise(4 * 256))]);
     for made in REGISTRY.iter().filter(|ty| !ty.encodes()) {
         let said = quantize(&gguf, &options(made.name())).unwrap_err().to_string();
@@ -267,7 +267,7 @@ fn types_that_can_only_be_read_are_refused_with_the_way_out() {
 }
 
 #[test]
-fn every_tensor_gets_the_type_that_its_role_asks_for() {
+fn tensor_role_decides_the_type() {
     let (matrix, vector) = (noise(4 * 256), noise(256));
     let tensors: [Given<'_>; 8] = [
         ("token_embd.weight", &[4, 256], "f32", &matrix),
@@ -311,13 +311,13 @@ fn every_tensor_gets_the_type_that_its_role_asks_for() {
         let want = [&of_floats[..], &of_blocks, &of_uneven, &others, &of_rows].concat();
         match want.iter().find(|(name, _)| *name == made.name()) {
             Some((name, want)) => assert_eq!(file_type, *want, "{name}"),
-            None => assert!(["tq2_0", "i2_s"].contains(&made.name()), "{} is not looked at", made.name()),
+            None => assert!(["tq2_0", "i2_s"].contains(&made.name()), "{} is not checked", made.name()),
         }
     }
 }
 
 #[test]
-fn metadata_is_taken_over_and_says_what_the_file_is() {
+fn metadata_is_copied_and_file_type_is_set() {
     let mut metadata = Metadata::default();
     metadata.set("general.architecture", "llama");
     metadata.set("general.file_type", 1_u32);
@@ -338,7 +338,7 @@ fn metadata_is_taken_over_and_says_what_the_file_is() {
 }
 
 #[test]
-fn what_is_quantised_already_is_copied_or_refused() {
+fn quantised_tensors_are_copied_or_refused() {
     let weights = noise(4 * 256);
     let gguf = model(&[
         ("blk.0.attn_q.weight", &[4, 256], "q8_0", &weights),
@@ -358,9 +358,9 @@ fn what_is_quantised_already_is_copied_or_refused() {
     assert!(error.contains("blk.0.attn_q.weight is already q8_0") && error.contains("i2_s"), "{error}");
 }
 
-/// Where that is allowed, the same comes out of quantised weights as of the numbers that they stand for.
+/// With `requantize` quantised weights give the same as their dequantised values.
 #[test]
-fn what_is_quantised_already_is_quantised_again_if_asked() {
+fn quantised_tensors_are_requantised_on_request() {
     let gguf = model(&[("blk.0.attn_q.weight", &[4, 256], "q8_0", &noise(4 * 256))]);
     let of = |gguf: &Gguf| gguf.tensor("blk.0.attn_q.weight").unwrap();
     let weights = of(&gguf);
@@ -377,7 +377,7 @@ fn what_is_quantised_already_is_quantised_again_if_asked() {
 }
 
 #[test]
-fn weights_that_no_type_can_hold_are_named() {
+fn weights_that_cannot_be_stored_are_named() {
     let with = |weight: f32| {
         let mut weights = noise(2000 * 256);
         weights[1500 * 256 + 255] = weight;
@@ -391,7 +391,7 @@ fn weights_that_no_type_can_hold_are_named() {
         refused(&with(f32::NAN), name);
         refused(&with(f32::NEG_INFINITY), name);
     }
-    // Beyond the range of f16, which some types have for their scale.
+    // Beyond the range of f16, which is the type of some scales.
     let large = with(1e30);
     ["f16", "q8_0", "q6_k", "tq1_0"].into_iter().for_each(|name| refused(&large, name));
     for name in ["bf16", "i2_s"] {
@@ -401,7 +401,7 @@ fn weights_that_no_type_can_hold_are_named() {
 }
 
 #[test]
-fn the_caller_may_stop_and_the_output_may_fail() {
+fn interruption_and_output_errors_are_returned() {
     let gguf = model(&[("blk.0.ffn_up.weight", &[2000, 256], "f32", &noise(2000 * 256))]);
     let quantizer = Quantizer::new(&gguf, options("q8_0")).unwrap();
     let mut calls = 0;

@@ -1,4 +1,4 @@
-//! Token ids against the reference's, over whole vocabularies; and what must hold for any text.
+//! Token ids compared with reference implementations, for whole vocabularies, and properties of any text.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ struct Case {
     text: String,
     ids: Vec<u32>,
     special: bool,
-    /// Of WordPiece: true if capitals are made small, and accents taken away.
+    /// For WordPiece: true if text is lowercased and accents are removed.
     #[serde(default)]
     lowercase: bool,
 }
@@ -28,7 +28,7 @@ fn tiny() -> Tokenizer {
     open(&support::golden("tokenizer/tiny-vocab.gguf").expect("is in tests/data"), None)
 }
 
-/// Every case of `cases`, of which there are so many, in every way there is to encode and decode it.
+/// Encodes and decodes the `want_cases` cases of the file `cases` in every way.
 fn check(vocab: &str, cases: &str, pre: Option<&str>, want_cases: usize) {
     let (Some(vocab), Some(cases)) = (support::golden(vocab), support::golden(cases)) else { return };
     let tokenizer = open(&vocab, pre.map(|name| name.parse().unwrap()));
@@ -85,8 +85,8 @@ fn qwen35_ids() {
     check("tokenizer/tiny-vocab.gguf", "tokenizer/qwen35.jsonl", Some("qwen35"), 46);
 }
 
-/// A WordPiece vocabulary as files hold it, from a line a token as BERT's own is, with its special tokens
-/// first.
+/// The metadata of a WordPiece vocabulary, from lines like those of BERT's vocab.txt: one token per line,
+/// with the special tokens first.
 fn word_pieces(lines: &str, lowercase: bool) -> Metadata {
     const SPECIAL: [&str; 5] = ["padding", "unknown", "cls", "seperator", "mask"];
     let spelled = |(id, token): (usize, &str)| match token.strip_prefix("##") {
@@ -134,7 +134,7 @@ fn wordpiece_ids() {
 }
 
 #[test]
-fn wordpiece_puts_both_ends_around_a_text() {
+fn wordpiece_adds_cls_and_sep() {
     let tokenizer = build(&small_wordpiece(true)).unwrap();
     assert_eq!((tokenizer.cls(), tokenizer.sep()), (Some(2), Some(3)));
     assert_eq!((tokenizer.bos(), tokenizer.eos(), tokenizer.add_bos()), (Some(2), Some(3), true));
@@ -147,7 +147,7 @@ fn wordpiece_puts_both_ends_around_a_text() {
     assert_eq!(spelled, [2, tokenizer.token_id("\u{2581}runs").unwrap(), 3, 3]);
     assert_eq!(tokenizer.token_id("[MASK]"), Some(4));
     assert!(tokenizer.is_special(1) && tokenizer.is_eog(3));
-    // A file that names no special token means BERT's.
+    // A file without ids of special tokens uses those of BERT.
     let tokens: Vec<String> = (0..110).map(|id| format!("[{id}]")).collect();
     let plain = vocabulary("bert", &tokens.iter().map(String::as_str).collect::<Vec<_>>(), &[]);
     let plain = build(&plain).unwrap();
@@ -157,7 +157,7 @@ fn wordpiece_puts_both_ends_around_a_text() {
 }
 
 #[test]
-fn bos_and_end_of_generation() {
+fn bos_and_eog_tokens_are_read_from_the_file() {
     let tokenizer = tiny();
     assert_eq!((tokenizer.bos(), tokenizer.eos(), tokenizer.eot()), (Some(636), Some(637), Some(638)));
     let plain = tokenizer.encode("a b", Special::AsText, false);
@@ -172,7 +172,7 @@ fn bos_and_end_of_generation() {
 
 proptest! {
     #[test]
-    fn byte_level_text_comes_back(text in "\\PC*|.{0,40}|(a| |\\n|1|<\\|eot_id\\|>|é|\\PC){0,60}") {
+    fn byte_level_text_round_trips(text in "\\PC*|.{0,40}|(a| |\\n|1|<\\|eot_id\\|>|é|\\PC){0,60}") {
         let tokenizer = tiny();
         for special in [Special::AsText, Special::Parse] {
             let ids = tokenizer.encode(&text, special, false);
@@ -181,7 +181,7 @@ proptest! {
     }
 
     #[test]
-    fn a_stream_is_the_whole(ids in proptest::collection::vec(0u32..645, 0..60)) {
+    fn streamed_text_equals_decoded_text(ids in proptest::collection::vec(0u32..645, 0..60)) {
         let tokenizer = tiny();
         for show_special in [false, true] {
             let mut stream = StreamDecoder::new(&tokenizer, show_special);
@@ -192,7 +192,7 @@ proptest! {
     }
 }
 
-/// A vocabulary of `tokens`, the first of them BOS.
+/// The metadata of a vocabulary with these tokens and merges.
 fn vocabulary(model: &str, tokens: &[&str], merges: &[&str]) -> Metadata {
     let mut metadata = Metadata::default();
     metadata.set("tokenizer.ggml.model", model);
@@ -206,7 +206,7 @@ fn build(metadata: &Metadata) -> Result<Tokenizer, String> {
 }
 
 #[test]
-fn a_vocabulary_like_llama_3s_without_a_pre_tokenizer_gets_llama_3s() {
+fn llama_3_vocabulary_gets_its_pre_tokenizer() {
     let published = build(&vocabulary("gpt2", &["<|begin_of_text|>", "<|eot_id|>", "a"], &[])).unwrap();
     assert_eq!(published.pre().unwrap().name(), "llama-bpe");
     assert!(published.notices()[0].contains("using `llama-bpe`"));
@@ -214,9 +214,9 @@ fn a_vocabulary_like_llama_3s_without_a_pre_tokenizer_gets_llama_3s() {
     assert_eq!(other.pre().unwrap().name(), "default");
 }
 
-/// The set of llama.cpp: what the file names, and every spelling that is known to end something.
+/// As in llama.cpp: the tokens that the file names, and all known spellings of end tokens.
 #[test]
-fn what_ends_a_generation() {
+fn eog_tokens_are_named_or_known_by_spelling() {
     let ends = |tokens: &[&str], ids: &[(&str, u32)]| {
         let mut metadata = vocabulary("gpt2", tokens, &[]);
         ids.iter().for_each(|(key, id)| metadata.set(format!("tokenizer.ggml.{key}_token_id"), *id));
@@ -242,7 +242,7 @@ fn what_ends_a_generation() {
         "a",
     ];
     assert_eq!(ends(&spelled, &[]), (0..16).collect::<Vec<_>>());
-    // gpt-oss ends parts of a message with `<|end|>`, and goes on.
+    // gpt-oss ends parts of a message with `<|end|>`, and continues.
     assert_eq!(ends(&["<|end|>", "<|return|>", "<|call|>"], &[]), [1, 2]);
     let plain = ["a", "b", "c", "d", "e", "f", "g"];
     let named = [("eos", 0), ("eot", 1), ("eom", 2), ("fim_pad", 3), ("fim_rep", 4), ("fim_sep", 5)];
@@ -251,18 +251,18 @@ fn what_ends_a_generation() {
 }
 
 #[test]
-fn bos_is_not_put_before_itself() {
+fn bos_is_not_added_twice() {
     let tokenizer = tiny();
     let once = tokenizer.encode("<|begin_of_text|>a b", Special::Parse, true);
     assert_eq!(once, tokenizer.encode("a b", Special::AsText, true));
-    // As text it is no BOS.
+    // As text it is not BOS.
     let text = tokenizer.encode("<|begin_of_text|>a b", Special::AsText, true);
     assert!(text[0] == 636 && text.len() > once.len() + 1, "{text:?}");
     assert_eq!(tokenizer.encode("", Special::Parse, true), [636]);
 }
 
 #[test]
-fn scores_decide_and_then_the_position() {
+fn spm_merges_by_score_and_then_by_position() {
     let tokens = ["<unk>", "<s>", "</s>", "▁", "a", "b", "aa", "ab", "aaa", "<0x41>"];
     let mut metadata = vocabulary("llama", &tokens, &[]);
     metadata.set("tokenizer.ggml.add_space_prefix", false);
@@ -273,13 +273,13 @@ fn scores_decide_and_then_the_position() {
     let tokenizer = build(&metadata).unwrap();
     let encode = |text| tokenizer.encode(text, Special::AsText, false);
     assert_eq!(encode("aab"), [4, 7], "`ab` scores more than `aa`");
-    assert_eq!(encode("aaaa"), [8, 4], "of equal pairs the leftmost is joined first");
-    assert_eq!(encode("A z"), [9, 3, 0], "a byte token, and <unk> for what has none");
+    assert_eq!(encode("aaaa"), [8, 4], "of equal pairs the leftmost is merged first");
+    assert_eq!(encode("A z"), [9, 3, 0], "a byte token, and <unk> if there is none");
     assert_eq!(tokenizer.encode("a", Special::AsText, true), [1, 4]);
 }
 
 #[test]
-fn vocabularies_that_make_no_sense() {
+fn invalid_vocabularies_are_refused() {
     let tokens = ["a", "b", "ab"];
     for (model, want) in [("t5", "`gpt2` (byte-level BPE), `llama`"), ("t5", "t5"), ("rwkv", "rwkv")] {
         let message = build(&vocabulary(model, &tokens, &[])).err().unwrap();
@@ -289,7 +289,7 @@ fn vocabularies_that_make_no_sense() {
         for model in ["gpt2", "llama"] {
             let mut metadata = vocabulary(model, &tokens, &[]);
             metadata.set(key, value.clone());
-            let message = build(&metadata).err().unwrap_or_else(|| panic!("{key} was taken"));
+            let message = build(&metadata).err().unwrap_or_else(|| panic!("{key} was accepted"));
             assert!(message.contains(key) && message.contains(want), "{message}");
         }
     };
@@ -313,7 +313,7 @@ fn vocabularies_that_make_no_sense() {
 }
 
 #[test]
-fn one_long_word_takes_no_quadratic_time() {
+fn long_words_take_no_quadratic_time() {
     let spm = build(&vocabulary("llama", &["<unk>", "<s>", "</s>", "a", "aa", "aaaa", "▁"], &[])).unwrap();
     for tokenizer in [&tiny(), &spm] {
         for word in ["a", "é", " ", "\n", "1", "<"] {

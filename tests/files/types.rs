@@ -1,17 +1,16 @@
-//! The types against upstream's own blocks and their dequantised values, which are exact.
+//! Weight types, compared with upstream's blocks and their exact dequantised values.
 
 use ggml_types::{Dialect, QuantType, Ternary, byte_len_of, types::REGISTRY};
 use support::{golden, npy};
 
-/// Values that upstream quantised: `[5, 768]`.
+/// Shape of the values that upstream quantised: `[5, 768]`.
 const ROWS: usize = 5;
 const COLS: usize = 768;
 
-/// Types that upstream does not have: BitNet's, PrismML's and ik_llama.cpp's; and of F32 it keeps nothing
-/// beside the source.
+/// Types without upstream blocks: those of BitNet, PrismML and ik_llama.cpp, and F32, which is the source.
 const OTHERS: [&str; 7] = ["i2_s", "f32", "pq2_0", "ptq1_0", "iq2_bn", "iq2_bn_r4", "iq1_bn"];
 
-/// Upstream's blocks of a type, and what they stand for.
+/// Upstream's blocks of a type, and their values.
 fn reference(ty: &dyn QuantType) -> Option<(Vec<u8>, Vec<f32>)> {
     let &(_, id) = ty.ids().iter().find(|(dialect, _)| *dialect == Dialect::Ggml)?;
     let dir = golden("dequant")?;
@@ -44,13 +43,13 @@ fn every_golden_block_decodes_to_the_same_bits() {
     }
 }
 
-/// Upstream's quantisers leave no choice in these types; the others search, and ours may find another
-/// optimum, but not a worse one.
+/// For types that are plainly rounded the bytes are upstream's. For the others upstream searches for scales,
+/// and ours may find another optimum, but not a worse one.
 #[test]
-fn encoding_is_upstreams_or_better() {
+fn encoding_is_at_least_as_good_as_upstream() {
     let Some(dir) = golden("dequant") else { return };
     let source = npy(&dir.join("source_f32.npy")).f32s();
-    const WITHOUT_A_CHOICE: [&str; 7] = ["f16", "bf16", "q8_0", "tq1_0", "tq2_0", "q1_0", "q2_0"];
+    const PLAINLY_ROUNDED: [&str; 7] = ["f16", "bf16", "q8_0", "tq1_0", "tq2_0", "q1_0", "q2_0"];
     for ty in REGISTRY {
         let name = ty.name();
         if OTHERS.contains(&name) || !ty.encodes() {
@@ -66,15 +65,15 @@ fn encoding_is_upstreams_or_better() {
             bytes.len()
         );
         assert!(ours <= theirs, "{name}: squared error {ours}, upstream's {theirs}");
-        if WITHOUT_A_CHOICE.contains(&name) {
+        if PLAINLY_ROUNDED.contains(&name) {
             assert!(bytes == want_bytes, "{name}: other bytes than upstream's");
         }
     }
 }
 
-/// The sizes of types without an implementation, by the blocks that upstream made of them.
+/// The sizes of all types, also of unsupported ones, from upstream's blocks.
 #[test]
-fn block_sizes_are_upstreams() {
+fn block_sizes_match_upstream() {
     let Some(dir) = golden("dequant") else { return };
     let mut n_types = 0;
     for entry in std::fs::read_dir(dir).expect("a folder") {
@@ -86,12 +85,12 @@ fn block_sizes_are_upstreams() {
             n_types += 1;
         }
     }
-    assert!(n_types >= 20, "only {n_types} types looked at");
+    assert!(n_types >= 20, "only {n_types} types checked");
 }
 
 /// The rows that `tests/data/README.md` describes, as ik_llama.cpp's own quantiser writes them.
 #[test]
-fn ternary_rows_are_ik_llama_cpps_to_the_byte() {
+fn ternary_rows_match_ik_llama_cpp_byte_for_byte() {
     let Some(dir) = golden("ik") else { return };
     let (rows, cols) = (8, 192);
     let value = |at: usize| ((at * at * 7 + at * 13 + at / cols * 5) % 31 % 3) as f32 - 1.0;

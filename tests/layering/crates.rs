@@ -6,7 +6,7 @@ use std::process::Command;
 use serde_json::Value as Json;
 
 /// Crates that only the command line and the server need.
-const OF_THE_COMMAND_LINE: &[&str] = &[
+const COMMAND_LINE: &[&str] = &[
     "axum",
     "clap",
     "clap_builder",
@@ -28,7 +28,7 @@ const OF_THE_COMMAND_LINE: &[&str] = &[
 /// Linux, besides those of this workspace. They include crossbeam-utils for cache padding and getrandom for
 /// seeds. Eight are serde_json and its preserved key order, for the arguments of tool calls. Two are vectors
 /// for the searches of encoders. Three place threads on NUMA nodes.
-const MOST: usize = 40;
+const MAX_CRATES: usize = 40;
 
 /// Crates built by a program that depends on the library.
 fn crates(args: &[&str]) -> BTreeSet<String> {
@@ -43,28 +43,28 @@ fn crates(args: &[&str]) -> BTreeSet<String> {
 }
 
 #[test]
-fn a_program_that_uses_the_library_builds_no_command_line() {
+fn library_does_not_depend_on_command_line_crates() {
     let library = crates(&["--no-default-features"]);
     let name = |krate: &String| krate.split(' ').next().unwrap_or_default().to_owned();
     let names: BTreeSet<String> = library.iter().map(name).collect();
-    let unwanted: Vec<_> = OF_THE_COMMAND_LINE.iter().filter(|krate| names.contains(**krate)).collect();
+    let unwanted: Vec<_> = COMMAND_LINE.iter().filter(|krate| names.contains(**krate)).collect();
     assert!(unwanted.is_empty(), "{unwanted:?}");
     let own = |krate: &&String| krate.starts_with("sterna") || krate.starts_with("ggml-types");
     let others: Vec<_> = library.iter().filter(|krate| !own(krate)).collect();
-    assert!(others.len() <= MOST, "{} crates:\n{others:?}", others.len());
+    assert!(others.len() <= MAX_CRATES, "{} crates:\n{others:?}", others.len());
 }
 
 #[test]
-fn the_command_line_has_its_crates() {
+fn command_line_depends_on_listed_crates() {
     let names: BTreeSet<String> =
         crates(&[]).iter().map(|krate| krate.split(' ').next().unwrap_or_default().to_owned()).collect();
-    let lacking: Vec<_> = OF_THE_COMMAND_LINE.iter().filter(|krate| !names.contains(**krate)).collect();
-    assert!(lacking.is_empty(), "no such crates any more, so the list above is of no use: {lacking:?}");
+    let missing: Vec<_> = COMMAND_LINE.iter().filter(|krate| !names.contains(**krate)).collect();
+    assert!(missing.is_empty(), "not a dependency any more, so remove it from the list above: {missing:?}");
 }
 
 /// The slowest crate to build: an edit of a stage must not rebuild it.
 #[test]
-fn the_kernels_of_the_cpu_need_types_alone() {
+fn cpu_kernels_depend_on_no_other_sterna_crate() {
     let all = crates(&["--package", "sterna-cpu-kernels"]);
     let names = all.iter().filter_map(|krate| krate.split(' ').next());
     let own: Vec<_> = names.filter(|name| name.starts_with("sterna")).collect();
@@ -73,7 +73,7 @@ fn the_kernels_of_the_cpu_need_types_alone() {
 
 /// `cargo install` does not know the test crates, and refuses a feature that names one.
 #[test]
-fn no_feature_wants_a_crate_of_the_tests() {
+fn features_name_no_test_crate() {
     let args = ["metadata", "--offline", "--locked", "--no-deps", "--format-version", "1"];
     let output =
         Command::new(env!("CARGO")).current_dir(env!("CARGO_MANIFEST_DIR")).args(args).output().unwrap();

@@ -34,7 +34,7 @@ struct Module {
     path: Vec<String>,
     items: Vec<Item>,
     /// True if its content is written by the build script.
-    is_written: bool,
+    is_generated: bool,
     /// Imported names and their paths; `*` for everything in a module.
     imports: Vec<Import>,
 }
@@ -59,7 +59,7 @@ impl Graph {
         let read = |(file, text): &(String, String)| Module::read(folder, file, text);
         let modules: Vec<Module> = files.iter().filter_map(read).collect();
         let by_path = modules.iter().map(|module| (module.path.clone(), module)).collect();
-        let house = House { by_path };
+        let tree = Modules { by_path };
         let is_front = |module: &&Module| {
             let below = |other: &Module| other.path.len() > module.path.len();
             modules.iter().any(|other| below(other) && other.path.starts_with(&module.path))
@@ -67,14 +67,14 @@ impl Graph {
         let fronts = modules.iter().filter(is_front).map(|module| module.file.clone()).collect();
         let mut graph = Self { edges: BTreeMap::new(), fronts, unresolved: Vec::new(), foreign: Vec::new() };
         for module in &modules {
-            graph.add(&house, module);
+            graph.add(&tree, module);
         }
         graph
     }
 
-    fn add(&mut self, house: &House<'_>, module: &Module) {
+    fn add(&mut self, tree: &Modules<'_>, module: &Module) {
         for import in &module.imports {
-            let found = house.resolve(&module.path, &import.path, 0);
+            let found = tree.resolve(&module.path, &import.path, 0);
             if import.path[0].starts_with("sterna_") {
                 self.foreign.push((module.file.clone(), import.line, import.path.clone()));
             }
@@ -90,7 +90,7 @@ impl Graph {
             }
         }
         for (line, path) in module.paths() {
-            let found = house.resolve(&module.path, &path, 0);
+            let found = tree.resolve(&module.path, &path, 0);
             if found.is_none() && path[0] == "crate" {
                 self.unresolved.push(format!("{}:{line}: {}", module.file, path.join("::")));
             }
@@ -113,14 +113,14 @@ impl Graph {
     }
 
     /// Cycles: their files, and the edges that close them.
-    pub fn circles(&self) -> Vec<(BTreeSet<String>, String)> {
+    pub fn cycles(&self) -> Vec<(BTreeSet<String>, String)> {
         let is_front = |node: &Node| self.fronts.contains(&node.file);
         let whole = |node: &Node| Node { file: node.file.clone(), item: String::new() };
         let siblings = self.edges.iter().filter(|((from, to), _)| !is_front(from) && !is_front(to));
         let files = siblings.map(|((from, to), line)| ((whole(from), whole(to)), *line)).collect();
-        let mut found = circles(&files);
+        let mut found = cycles(&files);
         // Cycles of files are not reported again for their items.
-        let mut of_items = circles(&self.edges);
+        let mut of_items = cycles(&self.edges);
         of_items.retain(|(files, _)| !found.iter().any(|(known, _)| files.is_subset(known)));
         found.append(&mut of_items);
         found
@@ -128,7 +128,7 @@ impl Graph {
 }
 
 /// Finds cycles of more than one file.
-fn circles(edges: &BTreeMap<(Node, Node), usize>) -> Vec<(BTreeSet<String>, String)> {
+fn cycles(edges: &BTreeMap<(Node, Node), usize>) -> Vec<(BTreeSet<String>, String)> {
     let nodes: BTreeSet<&Node> = edges.keys().flat_map(|(from, to)| [from, to]).collect();
     let mut next: BTreeMap<&Node, Vec<&Node>> = BTreeMap::new();
     edges.keys().for_each(|(from, to)| next.entry(from).or_default().push(to));
@@ -143,13 +143,13 @@ fn circles(edges: &BTreeMap<(Node, Node), usize>) -> Vec<(BTreeSet<String>, Stri
     let reach: BTreeMap<&Node, BTreeSet<&Node>> = nodes.iter().map(|node| (*node, reached(*node))).collect();
     let mut found = BTreeMap::new();
     for node in nodes {
-        let circle: BTreeSet<&Node> =
+        let cycle: BTreeSet<&Node> =
             reach[node].iter().copied().filter(|other| reach[other].contains(node)).collect();
-        let files: BTreeSet<String> = circle.iter().map(|node| node.file.clone()).collect();
+        let files: BTreeSet<String> = cycle.iter().map(|node| node.file.clone()).collect();
         if files.len() > 1 {
-            let inside = edges.iter().filter(|((from, to), _)| {
-                circle.contains(from) && circle.contains(to) && from.file != to.file
-            });
+            let inside = edges
+                .iter()
+                .filter(|((from, to), _)| cycle.contains(from) && cycle.contains(to) && from.file != to.file);
             let of =
                 |node: &Node| if node.item.is_empty() { String::new() } else { format!(" ({})", node.item) };
             let text = inside.map(|((from, to), line)| {
@@ -166,11 +166,11 @@ enum Found {
     Item(Node),
 }
 
-struct House<'a> {
+struct Modules<'a> {
     by_path: BTreeMap<Vec<String>, &'a Module>,
 }
 
-impl House<'_> {
+impl Modules<'_> {
     /// Resolves `path` in the module `at`; `None` if it is not in this crate.
     fn resolve(&self, at: &[String], path: &[String], depth: usize) -> Option<Found> {
         let Some((first, rest)) = path.split_first() else { return Some(Found::Module) };
@@ -206,7 +206,7 @@ impl House<'_> {
             }
             return self.resolve(at, &[&import.path, rest].concat(), depth + 1);
         }
-        if module.is_written {
+        if module.is_generated {
             return Some(Found::Item(Node { file: module.file.clone(), item: first.clone() }));
         }
         let globs = module.imports.iter().filter(|import| import.name == "*");
@@ -244,8 +244,8 @@ impl Module {
         };
         let items = lines.iter().enumerate().filter_map(item).collect();
         let imports = imports(&lines);
-        let is_written = lines.iter().any(|line| line.starts_with("include!("));
-        Some(Self { file: file.to_owned(), lines, path, items, is_written, imports })
+        let is_generated = lines.iter().any(|line| line.starts_with("include!("));
+        Some(Self { file: file.to_owned(), lines, path, items, is_generated, imports })
     }
 
     fn item(&self, line: usize) -> Option<&Item> {
@@ -295,7 +295,7 @@ pub fn code_of(text: &str) -> String {
         let len = if rest.starts_with("//") {
             rest.find('\n').unwrap_or(rest.len())
         } else if is_raw && !out.ends_with(|c: char| c.is_alphanumeric() || c == '_') {
-            let open = rest.find('"').expect("it starts so") + 1;
+            let open = rest.find('"').expect("a raw string has a quote") + 1;
             let close = if rest[..open].contains('#') { "\"#" } else { "\"" };
             rest[open..].find(close).map_or(rest.len(), |at| open + at + close.len())
         } else if c == '"' {
@@ -489,38 +489,40 @@ mod tests {
         graph
     }
 
-    fn circles(files: &[(&str, &str)]) -> Vec<Vec<String>> {
-        graph(files).circles().into_iter().map(|(files, _)| files.into_iter().collect()).collect()
+    fn cycles(files: &[(&str, &str)]) -> Vec<Vec<String>> {
+        graph(files).cycles().into_iter().map(|(files, _)| files.into_iter().collect()).collect()
     }
 
     const PARENT: (&str, &str) = ("src/a/mod.rs", "mod b;\nmod c;\npub use b::B;\npub struct A;\n");
 
     #[test]
-    fn sibling_files_that_import_each_other_are_a_circle() {
+    fn sibling_files_that_import_each_other_are_a_cycle() {
         let b = ("src/a/b.rs", "use super::c::C;\npub struct B(C);\npub fn free() {}\n");
         let c = ("src/a/c.rs", "use super::b::free;\npub struct C;\nfn f() {\n    free();\n}\n");
-        assert_eq!(circles(&[PARENT, b, c]), [["src/a/b.rs", "src/a/c.rs"]]);
+        assert_eq!(cycles(&[PARENT, b, c]), [["src/a/b.rs", "src/a/c.rs"]]);
         // Also by way of the parent's re-exports.
         let b = ("src/a/b.rs", "pub struct B(super::c::C);\n");
         let c = ("src/a/c.rs", "use crate::a::B;\npub struct C;\n");
-        assert_eq!(circles(&[PARENT, b, c]), [["src/a/b.rs", "src/a/c.rs"]]);
-        let said = "// use crate::a::B;\npub struct C;\nfn f() {\n    ('\"', \"a \\\"crate::a::B\")\n}\n";
-        assert!(circles(&[PARENT, b, ("src/a/c.rs", said)]).is_empty());
+        assert_eq!(cycles(&[PARENT, b, c]), [["src/a/b.rs", "src/a/c.rs"]]);
+        let text = "// use crate::a::B;\npub struct C;\nfn f() {\n    ('\"', \"a \\\"crate::a::B\")\n}\n";
+        assert!(cycles(&[PARENT, b, ("src/a/c.rs", text)]).is_empty());
     }
 
     #[test]
-    fn a_parent_and_its_child_are_one_only_where_an_item_needs_itself() {
+    fn parent_and_child_are_a_cycle_only_by_an_item() {
         let b = ("src/a/b.rs", "use super::A;\npub struct B(A);\n");
-        let names_it = ("src/a/mod.rs", "mod b;\npub use b::B;\npub struct A;\nfn all() {\n    b::B;\n}\n");
-        assert!(circles(&[names_it, b]).is_empty());
-        let needs_it = ("src/a/mod.rs", "mod b;\npub struct A;\nimpl A {\n    fn b(&self) -> b::B {}\n}\n");
-        assert_eq!(circles(&[needs_it, b]), [["src/a/b.rs", "src/a/mod.rs"]]);
+        let names_child =
+            ("src/a/mod.rs", "mod b;\npub use b::B;\npub struct A;\nfn all() {\n    b::B;\n}\n");
+        assert!(cycles(&[names_child, b]).is_empty());
+        let needs_child =
+            ("src/a/mod.rs", "mod b;\npub struct A;\nimpl A {\n    fn b(&self) -> b::B {}\n}\n");
+        assert_eq!(cycles(&[needs_child, b]), [["src/a/b.rs", "src/a/mod.rs"]]);
         let by_macro = ("src/a/mod.rs", "mod b;\nmake! {\n    struct A {\n        b: b::B,\n    }\n}\n");
-        assert_eq!(circles(&[by_macro, b]), [["src/a/b.rs", "src/a/mod.rs"]]);
+        assert_eq!(cycles(&[by_macro, b]), [["src/a/b.rs", "src/a/mod.rs"]]);
     }
 
     #[test]
-    fn imports_are_followed_to_what_defines_them() {
+    fn imports_resolve_to_their_definitions() {
         let lib = ("src/lib.rs", "mod a;\nmod d;\npub use a::B;\n");
         let b = ("src/a/b.rs", "pub enum B {\n    A(u8),\n}\n");
         let c = ("src/a/c.rs", "");

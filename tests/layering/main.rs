@@ -15,21 +15,21 @@ use std::path::{Path, PathBuf};
 use graph::Graph;
 
 /// Folders of the crates that may name a backend besides the trait.
-const KNOW_DEVICES: &[&str] = &["src/", "src/backend/"];
+const USE_BACKENDS: &[&str] = &["src/", "src/backend/"];
 
 /// Files that may check features, with the reason.
 const FEATURES: &[(&str, &str)] = &[
     ("src/backend/lib.rs", "which backends are built"),
     ("src/backend/registry.rs", "which backends are built"),
     ("src/backend/cuda/driver/mod.rs", "which drivers are built"),
-    ("src/backend/cuda/mod.rs", "whether the CPU replaces a GPU"),
+    ("src/backend/cuda/mod.rs", "whether the kernels also run on the CPU"),
     ("src/backend/cpu/simd/wasm.rs", "whether the host has relaxed instructions"),
     ("src/cli/grammar_args.rs", "whether grammars are in the library"),
     ("src/cli/grpc_args.rs", "whether the server speaks gRPC"),
-    ("src/cli/hub_args.rs", "whether models of the hub can be got"),
-    ("src/cli/names.rs", "whether the hub and the converter are in the program"),
-    ("src/cli/mod.rs", "whether the server, the hub and the converter are in the program"),
-    ("src/demo.rs", "whether the demo model is in the program"),
+    ("src/cli/hub_args.rs", "whether models can be downloaded from the hub"),
+    ("src/cli/mod.rs", "whether the server, the hub and the converter are built"),
+    ("src/cli/names.rs", "whether the hub and the converter are built"),
+    ("src/demo.rs", "whether the demo model is built in"),
     ("src/serve/http/mod.rs", "whether the server has TLS"),
     ("src/lib.rs", "which parts of the library are built"),
 ];
@@ -38,7 +38,7 @@ const FEATURES: &[(&str, &str)] = &[
 const UNSAFE: &[(&str, &str)] = &[
     ("src/backend/cpu/pool.rs", "tasks of a parallel region share borrowed closures and slices"),
     ("src/gguf/map.rs", "maps the file"),
-    ("src/main.rs", "sets a variable of the environment before there are threads"),
+    ("src/main.rs", "sets an environment variable before any thread starts"),
     ("src/backend/cpu/simd/amx.rs", "instructions"),
     ("src/backend/cpu/simd/avx2.rs", "instructions"),
     ("src/backend/cpu/simd/avx512.rs", "instructions"),
@@ -62,21 +62,21 @@ const UNSAFE: &[(&str, &str)] = &[
     ("src/backend/cuda/driver/real/mod.rs", "the CUDA driver's calls"),
     ("src/backend/cuda/driver/real/ring.rs", "the CUDA driver's calls"),
     ("src/backend/cuda/driver/real/staging.rs", "the CUDA driver's calls"),
-    ("src/backend/cuda/driver/simt/host.rs", "calls into the host form of the kernels"),
+    ("src/backend/cuda/driver/simt/host.rs", "calls the CPU build of the kernels"),
     ("src/backend/cuda/driver/simt/mod.rs", "launches kernels, and copies to and from their memory"),
-    ("src/backend/wgpu/cache.rs", "hands a driver the kernels that it has compiled before"),
+    ("src/backend/wgpu/cache.rs", "gives a driver its cache of compiled kernels"),
 ];
 
 /// Imports between crates are checked by cargo.
 #[test]
-fn backends_are_known_by_their_trait() {
+fn backends_are_used_through_their_trait() {
     let mut faults = BTreeSet::new();
     for (folder, graph) in graphs() {
-        assert!(graph.unresolved.is_empty(), "paths that lead nowhere:\n{}", graph.unresolved.join("\n"));
+        assert!(graph.unresolved.is_empty(), "unresolved paths:\n{}", graph.unresolved.join("\n"));
         for (file, line, path) in &graph.foreign {
             let device = path[0] == "sterna_backend" && path.get(1).is_some_and(|name| is_device(name));
-            if device && !KNOW_DEVICES.contains(&folder.as_str()) {
-                faults.insert(format!("{file}:{line}: may know the backend trait, not {}", path.join("::")));
+            if device && !USE_BACKENDS.contains(&folder.as_str()) {
+                faults.insert(format!("{file}:{line}: may use the backend trait, not {}", path.join("::")));
             }
         }
         for (from, to, line) in graph.imports() {
@@ -90,19 +90,19 @@ fn backends_are_known_by_their_trait() {
 }
 
 #[test]
-fn no_files_import_each_other_in_a_circle() {
-    let circles = graphs().into_iter().flat_map(|(_, graph)| graph.circles());
-    let text = circles
-        .map(|(files, edges)| format!("{}\n{edges}", files.into_iter().collect::<Vec<_>>().join(", ")));
+fn imports_have_no_cycles() {
+    let cycles = graphs().into_iter().flat_map(|(_, graph)| graph.cycles());
+    let text =
+        cycles.map(|(files, edges)| format!("{}\n{edges}", files.into_iter().collect::<Vec<_>>().join(", ")));
     let text = text.collect::<Vec<_>>().join("\n");
-    assert!(text.is_empty(), "circles:\n{text}");
+    assert!(text.is_empty(), "cycles:\n{text}");
 }
 
 /// Code for one architecture in an engine or a backend belongs in `src/model`.
 #[test]
-fn only_models_and_files_know_architectures() {
-    let rooms = ["program", "backend", "engine", "eval", "host"];
-    for (file, text) in all_sources().iter().filter(|(file, _)| rooms.contains(&room_of(file))) {
+fn engine_and_backends_name_no_architecture() {
+    let areas = ["program", "backend", "engine", "eval", "host"];
+    for (file, text) in all_sources().iter().filter(|(file, _)| areas.contains(&area_of(file))) {
         let code = text.lines().take_while(|line| !line.starts_with("#[cfg(test)]"));
         let code = code.map(|line| line.split("//").next().unwrap_or_default());
         for (at, line) in code.enumerate() {
@@ -113,7 +113,7 @@ fn only_models_and_files_know_architectures() {
 }
 
 #[test]
-fn types_know_nothing_of_the_engine() {
+fn ggml_types_does_not_name_the_engine() {
     for file in rust_files("ggml-types/src") {
         let text = fs::read_to_string(&file).unwrap();
         assert!(!text.contains("sterna"), "{} names the engine", file.display());
@@ -121,7 +121,7 @@ fn types_know_nothing_of_the_engine() {
 }
 
 #[test]
-fn unsafe_stands_only_in_the_files_that_are_listed() {
+fn unsafe_is_only_in_listed_files() {
     let mut found = BTreeSet::new();
     for file in rust_files("src") {
         let text = fs::read_to_string(&file).unwrap();
@@ -134,15 +134,15 @@ fn unsafe_stands_only_in_the_files_that_are_listed() {
 }
 
 #[test]
-fn features_are_chosen_in_the_files_that_are_listed() {
+fn features_are_checked_only_in_listed_files() {
     for file in rust_files("src") {
         let text = fs::read_to_string(&file).unwrap();
         let listed = FEATURES.iter().any(|(name, _)| relative(&file) == *name);
         let features = |line: &str| line.replace("target_feature", "").contains("feature = ");
         // Unit tests may check features.
         let mut code = text.lines().take_while(|line| !line.starts_with("#[cfg(test)]"));
-        let asks = code.any(|line| line.contains("cfg") && features(line));
-        assert!(listed || !asks, "{}: asks for a feature", file.display());
+        let checks = code.any(|line| line.contains("cfg") && features(line));
+        assert!(listed || !checks, "{}: checks a feature", file.display());
     }
 }
 
@@ -169,7 +169,7 @@ fn graphs() -> Vec<(String, Graph)> {
 }
 
 /// Folder or file below `src/` that a file belongs to.
-fn room_of(file: &str) -> &str {
+fn area_of(file: &str) -> &str {
     file.strip_prefix("src/").unwrap_or(file).split(['/', '.']).next().unwrap_or_default()
 }
 

@@ -26,8 +26,8 @@ const STRUCTS: &[(&str, &[(&str, &str)])] = &[
     (
         "StateDecl",
         &[
-            ("src/program/cost.rs", "asks for bytes and elements of it"),
-            ("src/program/part.rs", "prints all of it"),
+            ("src/program/cost.rs", "uses its sizes in bytes and elements"),
+            ("src/program/part.rs", "prints the whole declaration"),
         ],
     ),
 ];
@@ -69,7 +69,7 @@ fn readers_of_stages_name_every_field() {
                 }
             }
             if !is_whole {
-                faults.push(format!("{reader}: nothing takes `{name}` apart by all of its fields"));
+                faults.push(format!("{reader}: nothing destructures all fields of `{name}`"));
             }
         }
     }
@@ -120,7 +120,7 @@ fn braced(text: &str) -> Option<&str> {
 }
 
 #[test]
-fn a_pattern_is_told_from_an_expression_and_from_one_that_hides_fields() {
+fn patterns_differ_from_expressions() {
     let whole = [
         "let Norm { kind, weight: _ } = *norm;",
         "    let Norm {\n        kind,\n        weight,\n    } = *norm;",

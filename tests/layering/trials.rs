@@ -6,78 +6,78 @@ use std::path::Path;
 
 const TRIALS: &[(&str, &[&str])] = &[
     (
-        "tools of the Responses API that are no functions, and their items",
+        "tools of the Responses API that are not functions, and their items",
         &[
-            "tests/cli/serve/codex.rs::codex_is_served_as_it_comes",
-            "tests/cli/serve/codex.rs::tools_of_openais_servers_cannot_be_chosen",
+            "tests/cli/serve/codex.rs::recorded_codex_requests_are_served",
+            "tests/cli/serve/codex.rs::hosted_tools_cannot_be_chosen",
         ],
     ),
     (
-        "SentencePiece's vocabularies in tokenizer.json alone",
+        "SentencePiece vocabularies that exist only as tokenizer.json",
         &[
-            "tests/files/convert/metaspace.rs::ids_are_those_of_the_merges",
-            "tests/files/convert/metaspace.rs::a_vocabulary_is_never_one_of_another_kind",
+            "tests/files/convert/metaspace.rs::metaspace_ids_match_golden_ids",
+            "tests/files/convert/metaspace.rs::sentencepiece_vocabulary_is_not_taken_for_another",
         ],
     ),
     (
-        "logits that are no numbers",
+        "NaN logits",
         &[
-            "tests/engine/broken_logits.rs::the_first_stage_is_named",
-            "tests/cli/serve/broken.rs::logits_that_are_no_numbers_are_an_error_of_the_server",
+            "tests/engine/broken_logits.rs::first_broken_stage_is_named",
+            "tests/cli/serve/nan_logits.rs::nan_logits_are_a_server_error",
         ],
     ),
     (
-        "what templates ask of Jinja2",
+        "Jinja2 features that chat templates use",
         &[
             "src/tokenizer/chat/jinja_golden.rs::shapes_of_published_templates_render_as_in_jinja2",
             "src/tokenizer/chat/jinja_golden.rs::constructs_render_as_in_jinja2",
         ],
     ),
     (
-        "a prompt too long for its context, for clients of Anthropic",
-        &["tests/cli/serve/hostile.rs::prompts_that_are_too_long"],
+        "prompts longer than the context, for Anthropic clients",
+        &["tests/cli/serve/hostile.rs::long_prompts_are_refused"],
     ),
     (
-        "a body that is refused while it is sent, a client that closes its writing side",
+        "requests refused while the body is being sent, clients that close their writing side",
         &[
-            "tests/cli/serve/hostile.rs::a_client_that_is_refused_while_it_writes_reads_why",
-            "tests/cli/serve/hostile.rs::a_client_that_has_said_all_is_answered",
+            "tests/cli/serve/hostile.rs::client_refused_while_sending_gets_the_error",
+            "tests/cli/serve/hostile.rs::client_that_closes_its_writing_side_is_answered",
         ],
     ),
     (
         "checksums in the first line of a system prompt",
         &[
             "src/serve/api/anthropic/request.rs::the_line_of_billing_is_left_out",
-            "tests/cli/serve/families.rs::conversations_of_claude_code_share_their_beginning",
+            "tests/cli/serve/families.rs::claude_code_conversations_share_a_prefix",
         ],
     ),
     (
-        "headers that pages of other origins ask for",
-        &["tests/cli/serve/hostile.rs::pages_of_other_places_are_refused"],
+        "headers that pages of other origins request",
+        &["tests/cli/serve/hostile.rs::pages_of_other_origins_are_refused"],
     ),
     (
         "the token that completes a grammar",
         &[
-            "tests/cli/serve/structured.rs::every_token_of_the_text_is_listed",
-            "tests/engine/structured.rs::a_text_that_can_only_end_ends_without_a_token_for_it",
+            "tests/cli/serve/structured.rs::every_token_of_structured_text_is_listed",
+            "tests/engine/structured.rs::complete_texts_end_without_an_end_token",
         ],
     ),
     (
-        "numbers without an end",
+        "numbers of unlimited length",
         &[
             "src/grammar/tests.rs::numbers_come_to_an_end",
             "src/grammar/numbers.rs::a_schema_that_names_longer_numbers_has_them",
         ],
     ),
     (
-        "null in schemas of tools",
+        "null in tool schemas",
         &[
             "src/serve/fields.rs::null_is_absent_and_wrong_values_are_named",
-            "tests/cli/serve/structured.rs::schemas_that_cannot_be_enforced",
+            "tests/cli/serve/structured.rs::unenforceable_schemas_fail_only_if_strict",
         ],
     ),
     (
-        "keywords of schemas that exclude nothing, escapes in references",
+        "schema keywords that exclude nothing, escapes in references",
         &[
             "src/grammar/tests.rs::keywords_that_exclude_nothing_are_no_fault",
             "src/grammar/schema/tests.rs::references_lead_into_the_schema",
@@ -85,58 +85,61 @@ const TRIALS: &[(&str, &[&str])] = &[
         ],
     ),
     (
-        "a keyword of one tool that does not compile",
+        "one tool's schema that does not compile",
         &[
             "src/grammar/tests.rs::what_does_not_compile_is_left_out_and_named",
             "src/grammar/tests.rs::schemas_in_lark_are_named_by_their_tools",
-            "tests/cli/serve/structured.rs::schemas_that_cannot_be_enforced",
+            "tests/cli/serve/structured.rs::unenforceable_schemas_fail_only_if_strict",
         ],
     ),
     (
-        "slashes too many",
-        &["src/serve/api/mod.rs::paths_have_no_empty_parts", "tests/cli/serve/hostile.rs::paths_and_methods"],
+        "redundant slashes in paths",
+        &[
+            "src/serve/api/mod.rs::paths_have_no_empty_parts",
+            "tests/cli/serve/hostile.rs::unknown_paths_and_methods_are_refused",
+        ],
     ),
-    ("a byte order mark before a request", &["tests/cli/serve/hostile.rs::bodies_that_are_no_request"]),
+    ("a byte order mark before a request", &["tests/cli/serve/hostile.rs::invalid_bodies_are_refused"]),
     (
-        "what a server says of its model and of its chat template",
+        "properties of the model and its chat template that a server reports",
         &[
             "src/serve/details.rs::numbers_of_weights_have_letters",
             "src/tokenizer/chat/abilities.rs::what_is_shown_is_found_out",
-            "tests/cli/serve/answers.rs::what_the_server_says_of_itself",
+            "tests/cli/serve/answers.rs::server_describes_its_model_and_state",
         ],
     ),
     (
-        "documents, and images in what a tool said",
+        "documents, and images in tool results",
         &[
             "src/serve/api/anthropic/request.rs::documents_are_texts_and_images_of_tools_a_sentence",
-            "tests/cli/serve/dialects.rs::texts_of_documents_and_images_of_tools_are_read",
+            "tests/cli/serve/dialects.rs::documents_and_tool_images_are_accepted",
         ],
     ),
     (
-        "a download that ended early",
+        "truncated downloads",
         &[
-            "tests/files/gguf_header.rs::a_cut_file_is_described_all_the_same",
-            "tests/cli/run.rs::files_that_cannot_be_run",
+            "tests/files/gguf_header.rs::truncated_files_have_a_readable_header",
+            "tests/cli/run.rs::run_rejects_invalid_model_files",
         ],
     ),
     (
-        "flags and variables as llama.cpp spells them",
+        "flags and environment variables of llama.cpp",
         &[
             "src/cli/llama_flags/mod.rs::flags_of_llama_cpp_are_taken_or_refused_with_the_way_out",
             "src/cli/llama_flags/mod.rs::numbers_below_their_range_are_said_to_be_so",
-            "tests/cli/llama_flags.rs::a_file_to_inspect_may_be_named_as_everywhere",
-            "tests/cli/llama_flags.rs::a_prompt_of_llama_tokenize_has_special_tokens_and_escapes",
-            "tests/cli/llama_flags.rs::every_flag_works_or_is_refused_with_the_way_out",
-            "tests/cli/llama_flags.rs::the_environment_counts_or_is_said_not_to",
+            "tests/cli/llama_flags.rs::inspect_takes_the_model_by_flag",
+            "tests/cli/llama_flags.rs::tokenize_prompt_parses_specials_and_escapes",
+            "tests/cli/llama_flags.rs::every_llama_cpp_flag_works_or_is_refused",
+            "tests/cli/llama_flags.rs::environment_is_used_or_reported_as_ignored",
         ],
     ),
     ("CRLF in a chat template", &["src/tokenizer/chat/tests.rs::ends_of_lines_as_jinja2_reads_them"]),
     (
-        "text as Windows writes it",
+        "text files of Windows: CRLF and byte order marks",
         &[
             "src/cli/input.rs::a_mark_is_no_text_and_crlf_ends_a_line",
-            "tests/cli/run.rs::text_of_windows_is_the_same_text",
-            "tests/cli/text.rs::lines_of_windows_are_lines",
+            "tests/cli/run.rs::windows_prompt_files_give_the_same_text",
+            "tests/cli/text.rs::chat_accepts_windows_line_ends",
         ],
     ),
     (
@@ -144,46 +147,46 @@ const TRIALS: &[(&str, &[&str])] = &[
         &["src/tokenizer/chat/tests.rs::filters_and_methods_of_published_templates"],
     ),
     (
-        "metadata that is missing, no number, or changes nothing",
+        "metadata that is missing, not a number, or without effect",
         &[
             "src/engine/recommended.rs::numbers_out_of_range_are_refused_by_key",
             "src/model/hyper.rs::an_epsilon_that_is_missing_is_named_both_ways",
-            "tests/cli/split_edit.rs::keys_that_change_nothing_are_said_to",
+            "tests/cli/split_edit.rs::ignored_yarn_keys_are_reported",
         ],
     ),
     (
-        "a field of a stage that one backend knows and another ignores",
+        "a field of a stage that some backend ignores",
         &[
             "tests/layering/readers.rs::readers_of_stages_name_every_field",
-            "tests/layering/readers.rs::a_pattern_is_told_from_an_expression_and_from_one_that_hides_fields",
+            "tests/layering/readers.rs::patterns_differ_from_expressions",
         ],
     ),
     (
-        "folders that are no model, names of parts, biases beyond the vocabulary, options without a backend",
+        "folders without a model, names of parts, biases beyond the vocabulary, options without a backend",
         &[
-            "tests/files/convert/hostile.rs::an_index_and_files_that_do_not_agree",
-            "tests/files/convert/hostile.rs::folders_without_a_model",
-            "tests/cli/split_edit.rs::a_model_in_parts_is_the_same_model_and_merges_again",
-            "tests/cli/run.rs::flags_that_make_no_sense",
-            "tests/cli/run.rs::slots_of_streams_need_no_backend",
+            "tests/files/convert/hostile.rs::index_must_agree_with_the_files",
+            "tests/files/convert/hostile.rs::folders_without_a_model_are_refused",
+            "tests/cli/split_edit.rs::split_model_is_equal_and_merges_back",
+            "tests/cli/run.rs::run_rejects_invalid_flags",
+            "tests/cli/run.rs::stream_slots_work_on_the_default_backend",
         ],
     ),
 ];
 
 #[test]
-fn every_kind_has_tests_and_all_of_them_exist() {
-    let mut lacking = Vec::new();
+fn every_kind_has_existing_tests() {
+    let mut missing = Vec::new();
     for (kind, tests) in TRIALS {
         assert!(!tests.is_empty(), "{kind}");
         for test in *tests {
             let (file, name) = test.split_once("::").unwrap();
             let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(file));
             if !text.is_ok_and(|text| is_quick_test(&text, name)) {
-                lacking.push(format!("{kind}: {test}"));
+                missing.push(format!("{kind}: {test}"));
             }
         }
     }
-    assert!(lacking.is_empty(), "no such tests of the quick tier:\n{}", lacking.join("\n"));
+    assert!(missing.is_empty(), "no such quick tests:\n{}", missing.join("\n"));
 }
 
 /// True if a source has a test of this name that is not ignored.
@@ -199,7 +202,7 @@ fn is_quick_test(text: &str, name: &str) -> bool {
 }
 
 #[test]
-fn a_test_is_found_by_its_name_and_its_attribute() {
+fn tests_are_found_by_name_and_attribute() {
     let text =
         "#[test]\n// Why.\nfn one() {}\nfn two() {}\n  #[test]\n  #[ignore = \"slow\"]\n  fn three() {}";
     assert!(is_quick_test(text, "one"));

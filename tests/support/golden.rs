@@ -8,7 +8,7 @@ use crate::say;
 pub fn root() -> PathBuf {
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));
     let root = package.ancestors().find(|dir| dir.join("ggml-types").is_dir());
-    root.expect("the tests lie in the repository").to_path_buf()
+    root.expect("the tests are in the repository").to_path_buf()
 }
 
 /// A golden file, from `tests/data/golden` or else from `../shared/golden`. If neither has it, prints a line
@@ -20,7 +20,7 @@ pub fn golden(path: &str) -> Option<PathBuf> {
         .map(|dir| root.join(dir).join(path))
         .find(|candidate| candidate.exists());
     if found.is_none() {
-        say(format_args!("not run: ../shared/golden is not here ({path})"));
+        say(format_args!("not run: ../shared/golden not found ({path})"));
     }
     found
 }
@@ -28,11 +28,11 @@ pub fn golden(path: &str) -> Option<PathBuf> {
 /// A golden folder, in each of the two places that has it; `tests/data` contains excerpts.
 pub fn golden_dirs(path: &str) -> Vec<PathBuf> {
     let dirs = ["tests/data/golden", "../shared/golden"].iter().map(|dir| root().join(dir).join(path));
-    let (here, missing): (Vec<_>, Vec<_>) = dirs.partition(|dir| dir.is_dir());
+    let (found, missing): (Vec<_>, Vec<_>) = dirs.partition(|dir| dir.is_dir());
     for dir in missing.iter().filter(|dir| !dir.starts_with(root().join("tests"))) {
-        say(format_args!("not run in full: {} is not here", dir.display()));
+        say(format_args!("not run in full: {} not found", dir.display()));
     }
-    here
+    found
 }
 
 /// A NumPy array, in row-major order.

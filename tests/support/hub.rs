@@ -418,10 +418,10 @@ fn send(
             stream.write_all(&body[..n.min(body.len())])?;
             let _gone = stream.read(&mut [0]);
         }
-        Some(HubFault::Until(told)) => {
+        Some(HubFault::Until(flag)) => {
             let (half, rest) = body.split_at(body.len() / 2);
             stream.write_all(half)?;
-            while !told.load(Ordering::Relaxed) {
+            while !flag.load(Ordering::Relaxed) {
                 std::thread::sleep(Duration::from_millis(5));
             }
             stream.write_all(rest)?;

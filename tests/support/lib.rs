@@ -29,5 +29,5 @@ pub const HAS_SIMT: bool = cfg!(feature = "simt");
 
 /// Prints a line even if the test passes: the test harness captures what `eprintln` prints.
 pub fn say(line: std::fmt::Arguments<'_>) {
-    writeln!(std::io::stderr(), "{line}").expect("stderr takes a line");
+    writeln!(std::io::stderr(), "{line}").expect("stderr is writable");
 }

@@ -259,7 +259,7 @@ fn report() -> &'static str {
         );
         for (what, got, want) in [("kernels", kernels.digest, KERNELS), ("texts", texts.digest, TEXTS)] {
             if got != want {
-                lines.push(format!("differs: {what} have digest {got:#010x}, and elsewhere {want:#010x}"));
+                lines.push(format!("differs: {what} have digest {got:#010x}, natively {want:#010x}"));
             }
         }
         if lines.len() == 1 {
@@ -306,7 +306,7 @@ pub extern "C" fn report_len() -> usize {
 mod tests {
     /// Checks the digests natively.
     #[test]
-    fn all_is_as_it_is_elsewhere() {
+    fn kernel_digests_match_other_processors() {
         let report = super::report();
         assert!(report.ends_with("\nok"), "{report}");
     }

@@ -5,7 +5,7 @@ const module = new WebAssembly.Module(readFileSync(process.argv[2]));
 // Imports for a browser's clock and random numbers, which must not be called.
 const imports = {};
 for (const { module: from, name, kind } of WebAssembly.Module.imports(module)) {
-  if (kind !== "function") throw new Error(`an import that is no function: ${from} ${name}`);
+  if (kind !== "function") throw new Error(`an import that is not a function: ${from} ${name}`);
   (imports[from] ??= {})[name] = () => {
     throw new Error(`${name} was called`);
   };

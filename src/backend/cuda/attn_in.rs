@@ -93,7 +93,7 @@ fn products_and_heads(cx: &Cx<'_>, s: &AttnIn, kv_layout: &KvLayout) -> Vec<Laun
 
 /// The launches that follow products computed elsewhere: keys and values are at two addresses on the GPU,
 /// queries in their buffer.
-pub fn behind_products(cx: &Cx<'_>, s: &AttnIn, [keys, values]: [Address; 2]) -> Vec<Launch> {
+pub fn after_products(cx: &Cx<'_>, s: &AttnIn, [keys, values]: [Address; 2]) -> Vec<Launch> {
     let decl = cx.p.kv_decl(s.kv);
     let from = heads::KeysAndValues { queries: None, keys, values, pitch: decl.n_kv_heads * decl.head_dim };
     let kv_layout = &cx.memory.kvs[s.kv.0 as usize];

@@ -173,7 +173,7 @@ impl Cuda {
     /// The same, with a CPU backend that may compute with the weights of streamed layers. It is opened on
     /// first use.
     #[must_use]
-    pub fn beside(self, open: impl Fn() -> Opened + Send + 'static) -> Self {
+    pub fn with_cpu(self, open: impl Fn() -> Opened + Send + 'static) -> Self {
         Self { open_processor: Some(Box::new(open)), ..self }
     }
 

@@ -41,7 +41,7 @@ pub fn open(options: &DeviceOptions, threads: usize) -> Opened {
     let one = |ordinal| -> Opened {
         let card = Cuda::on(Box::new(Card::open(ordinal)?));
         let card = card.profiled(profiling).streamed(streaming.clone());
-        Ok(Box::new(card.beside(move || processor(threads))))
+        Ok(Box::new(card.with_cpu(move || processor(threads))))
     };
     if !is_split {
         return match chosen.as_deref() {
@@ -82,7 +82,7 @@ pub fn on_paper(options: &DeviceOptions, card: &CardOnPaper) -> Opened {
     let driver = OnPaper::new(card, memory_bytes.unwrap_or(card.memory_bytes));
     let card = Cuda::on(Box::new(driver)).streamed(streaming(options)?);
     // A plan compiles nothing, so the CPU backend is never opened.
-    Ok(Box::new(card.beside(|| processor(1))))
+    Ok(Box::new(card.with_cpu(|| processor(1))))
 }
 
 fn refused(option: OptionId, detail: impl Into<String>) -> BackendError {

@@ -17,8 +17,8 @@ fn each<const N: usize>(
     let mut out = vec![0; blocks * sizes.iter().sum::<usize>()];
     let mut rest = &mut out[..];
     let mut of_planes = sizes.map(|size| {
-        let (plane, behind) = std::mem::take(&mut rest).split_at_mut(blocks * size);
-        rest = behind;
+        let (plane, tail) = std::mem::take(&mut rest).split_at_mut(blocks * size);
+        rest = tail;
         plane.chunks_exact_mut(size)
     });
     for block in bytes.chunks_exact(block_bytes) {

@@ -22,7 +22,7 @@ pub const ENTRY: Entry = Entry {
     open: |options, threads| {
         let profiling = options.profile.map(Profiling::from);
         let cuda = on(threads).profiled(profiling).streamed(streaming(options)?);
-        Ok(Box::new(cuda.beside(move || processor(threads))))
+        Ok(Box::new(cuda.with_cpu(move || processor(threads))))
     },
     on_paper: None,
 };

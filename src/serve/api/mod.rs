@@ -306,10 +306,10 @@ fn query(uri: &hyper::Uri, name: &str) -> Option<String> {
     let (_, value) = pairs.find(|(key, _)| *key == name)?;
     let mut bytes = Vec::with_capacity(value.len());
     let mut rest = value.as_bytes();
-    while let [first, behind @ ..] = rest {
-        let escaped = (*first == b'%').then(|| behind.first_chunk::<2>()).flatten();
+    while let [first, after @ ..] = rest {
+        let escaped = (*first == b'%').then(|| after.first_chunk::<2>()).flatten();
         let code = escaped.and_then(|code| u8::from_str_radix(std::str::from_utf8(code).ok()?, 16).ok());
-        rest = if code.is_some() { &behind[2..] } else { behind };
+        rest = if code.is_some() { &after[2..] } else { after };
         bytes.push(code.unwrap_or(if *first == b'+' { b' ' } else { *first }));
     }
     String::from_utf8(bytes).ok()

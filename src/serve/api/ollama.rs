@@ -386,8 +386,8 @@ fn generate_prompt(
     let raw = fields.raw()?.unwrap_or(false) || !served.chats();
     let tokenizer = served.tokenizer();
     if raw {
-        let behind = tokenizer.encode(text, Special::Parse, context.is_empty());
-        let prompt = Prompt { text: text.to_owned(), ids: [context, behind].concat() };
+        let ids = tokenizer.encode(text, Special::Parse, context.is_empty());
+        let prompt = Prompt { text: text.to_owned(), ids: [context, ids].concat() };
         constraints.unread().apply(served, &prompt, generation)?;
         // A client that writes the raw prompt also reads the raw text.
         return Ok(Some((prompt.ids, ParserOptions::default())));

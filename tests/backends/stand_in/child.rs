@@ -1,4 +1,4 @@
-//! What [`super`] runs in processes whose driver is the stand-in: the CUDA backend on a card.
+//! Tests that [`super`] runs in processes with the stand-in driver: the CUDA backend on a card.
 
 use sterna::backend::Backend;
 use sterna::backend::cuda::driver::{Driver, real::Card};
@@ -17,7 +17,7 @@ fn cuda(ordinal: i32) -> Box<dyn Backend> {
     Box::new(Cuda::on(card(ordinal)))
 }
 
-/// Queues a step of `n` rows from `pos` on, as one recording or stage by stage.
+/// Queues a step of `n` rows from `pos` on, as one graph or stage by stage.
 fn queue(running: &mut Running<'_>, pages: &PageTable, pos: u32, n: u32, by_stage: bool) {
     let token = |pos: u32| if pos > 80 { Row::PICKED } else { pos * 37 % 300 };
     let rows: Vec<Row> =
@@ -31,8 +31,8 @@ fn queue(running: &mut Running<'_>, pages: &PageTable, pos: u32, n: u32, by_stag
     }
 }
 
-/// Every buffer and the picks after a prompt, a step of a few rows, and single rows. Steps are queued without
-/// a wait between them, the last ones fed with what the card picked.
+/// Returns every buffer and the picks after a prompt, a step of a few rows, and single rows. Steps are queued
+/// without a wait between them, the last ones with tokens that the card picked.
 pub fn everything(case: &Case, pages: &PageTable, by_stage: bool) -> Vec<u32> {
     everything_on(cuda(0), case, pages, by_stage)
 }
@@ -55,8 +55,8 @@ pub fn everything_on(mut on: Box<dyn Backend>, case: &Case, pages: &PageTable, b
 }
 
 #[test]
-#[ignore = "runs where the driver is the stand-in"]
-fn replays_with_steps_that_run_ahead_are_the_stages_to_the_bit() {
+#[ignore = "runs only on the stand-in driver"]
+fn replays_of_queued_steps_match_the_stages() {
     for model in [SMALL, Model { weights: "q8_0", kv: "turboquant", ..SMALL }] {
         let windowed = model.kv == "turboquant";
         let limits = if windowed { windowed_limits(70, 1, 2) } else { limits(70, 1, 2) };
@@ -70,10 +70,10 @@ fn replays_with_steps_that_run_ahead_are_the_stages_to_the_bit() {
     }
 }
 
-/// Layers over two cards: every step is queued on both before the first has begun.
+/// Every step is queued on both cards before the first has begun.
 #[test]
-#[ignore = "runs where the driver is the stand-in"]
-fn layers_over_two_cards_are_the_bits_of_one() {
+#[ignore = "runs only on the stand-in driver"]
+fn two_cards_match_one() {
     let (case, _) = Model { n_layers: 3, ..SMALL }.case("a small model", limits(70, 1, 2));
     let pages = shuffled_pages(1, 2);
     let want = everything(&case, &pages, true);
@@ -83,11 +83,11 @@ fn layers_over_two_cards_are_the_bits_of_one() {
     }
 }
 
-/// Copies smaller and larger than a part of the pinned memory, and more of them than it holds; nobody keeps
-/// what was copied from.
+/// Copies smaller and larger than a part of the pinned staging memory, and more than fit in it; the sources
+/// are overwritten at once.
 #[test]
-#[ignore = "runs where the driver is the stand-in"]
-fn copies_of_every_size_arrive() {
+#[ignore = "runs only on the stand-in driver"]
+fn copies_of_every_size_are_correct() {
     let mut card = Card::open(0).expect(WHY);
     let byte = |i: usize, at: usize| (31 * i + at + at / 251) as u8;
     let large = [1, 63, 64 << 10, 4 << 20, (4 << 20) + 1, 18 << 20];
@@ -110,10 +110,10 @@ fn copies_of_every_size_arrive() {
     assert!(card.upload_constant("no_such_constants", &[0; 4]).is_err());
 }
 
-/// Two cards in one process, a step of each in turn.
+/// Two cards in one process, with alternating steps.
 #[test]
-#[ignore = "runs where the driver is the stand-in"]
-fn cards_do_not_disturb_each_other() {
+#[ignore = "runs only on the stand-in driver"]
+fn cards_are_independent() {
     let (case, logits) = SMALL.case("a small model", limits(4, 1, 1));
     let pages = shuffled_pages(1, 1);
     let mut cards = [cuda(0), cuda(1)];

@@ -1,8 +1,9 @@
-//! `driver/real` on the CUDA driver of `tests/stand-in`, which does to it what a card may.
+//! `driver/real` on the stand-in CUDA driver (`tests/stand-in`), which uses every freedom that NVIDIA's
+//! documentation leaves a driver.
 //!
-//! The loader finds that driver by the environment that a process starts with. So each test here starts one:
-//! the program, or this binary again with one of the tests in [`child`], or with tests of other files, where
-//! its card takes the place of the CUDA kernels on the processor ([`support::case::simt`]).
+//! The loader finds that driver through the environment at process start. So each test here starts a process:
+//! the program, or this binary again with one of the tests in [`child`], or with tests of other files, which
+//! then use its card instead of the CUDA kernels on the CPU ([`support::case::simt`]).
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -11,11 +12,11 @@ mod child;
 mod rules;
 mod streamed;
 
-/// The folder where a program looks for `libcuda.so` and finds the stand-in.
+/// A folder with the stand-in as `libcuda.so`.
 fn folder() -> PathBuf {
     let exe = std::env::current_exe().expect("this binary");
     let library = exe.with_file_name("libstand_in_cuda.so");
-    assert!(library.exists(), "{library:?} is built with the tests");
+    assert!(library.exists(), "{library:?} is not built");
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("stand-in");
     std::fs::create_dir_all(&folder).expect("a folder for tests");
     for name in ["libcuda.so", "libcuda.so.1"] {
@@ -23,7 +24,7 @@ fn folder() -> PathBuf {
         if std::fs::read_link(&link).is_ok_and(|to| to == library) {
             continue;
         }
-        // Another process or thread may be making the same.
+        // Another process or thread may create the same link.
         let own = folder.join(format!("{name}.{}", std::process::id()));
         let _ = std::os::unix::fs::symlink(&library, &own);
         let _ = std::fs::rename(&own, link);
@@ -37,7 +38,7 @@ fn on_stand_in(settings: &str, program: impl AsRef<std::ffi::OsStr>) -> Command 
     command
 }
 
-/// What the program says, whose caches are in no folder.
+/// Runs the program without caches.
 fn sterna(settings: &str, args: &[&str]) -> Output {
     sterna_with_cache(settings, Path::new("/dev/null"), args)
 }
@@ -47,26 +48,26 @@ fn sterna_with_cache(settings: &str, cache: &Path, args: &[&str]) -> Output {
     command.env("XDG_CACHE_HOME", cache).args(args).output().expect("sterna runs")
 }
 
-/// Runs tests of this binary whose names hold that: `least` of them or more.
-fn tests(settings: &str, of: &str, least: usize) {
+/// Runs the tests of this binary whose names contain `filter`, and asserts that at least `least` of them ran.
+fn tests(settings: &str, filter: &str, least: usize) {
     let exe = std::env::current_exe().expect("this binary");
     let args = ["--include-ignored", "--test-threads", "1", "--skip", "stand_in::on_the_stand_in"];
-    let output = on_stand_in(settings, exe).arg(of).args(args).output().expect("this binary runs");
-    let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{settings}:\n{said}");
-    let passed = said.split("test result: ok. ").nth(1).and_then(|rest| rest.split(' ').next()?.parse().ok());
-    assert!(passed.is_some_and(|passed: usize| passed >= least), "{settings}:\n{said}");
+    let output = on_stand_in(settings, exe).arg(filter).args(args).output().expect("this binary runs");
+    let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{settings}:\n{text}");
+    let passed = text.split("test result: ok. ").nth(1).and_then(|rest| rest.split(' ').next()?.parse().ok());
+    assert!(passed.is_some_and(|passed: usize| passed >= least), "{settings}:\n{text}");
 }
 
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Greedy, so that the card picks and runs ahead.
+/// Greedy, so that the card picks and steps are queued ahead.
 const RUN: [&str; 11] =
     ["run", "-p", "Once upon a time", "-n", "6", "--temp", "0", "--repeat-penalty", "1", "-t", "2"];
 
-/// Greedy text of the demo model, or what was wrong.
+/// Greedy text of the demo model, or the error.
 fn greedy(settings: &str, backend: &str, more: &[&str]) -> Result<String, String> {
     let output = sterna(settings, &[&RUN[..], &["--no-self-test", "--backend", backend], more].concat());
     if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
@@ -80,16 +81,16 @@ fn has_demo() -> bool {
     has
 }
 
-/// Settings of the stand-in, the backend whose text it is, flags of both, and flags of the card.
-type OnACard = (&'static str, &'static str, &'static [&'static str], &'static [&'static str]);
+/// Settings of the stand-in, the reference backend, flags of both, and flags only of the card.
+type CardCase = (&'static str, &'static str, &'static [&'static str], &'static [&'static str]);
 
-/// A cache of blocks has the text of the same kernels without a driver, because they round queries where the
-/// CPU does not.
+/// Block caches are compared with the same kernels without a driver, because these round queries and the CPU
+/// does not.
 const BLOCKS: &[&str] = &["--kv-cache-type", "q8_0"];
 
 #[test]
-fn texts_are_those_of_the_cpu() {
-    say_the_same(&[
+fn texts_match_the_cpu() {
+    compare_texts(&[
         ("card=rtx-5080", "cpu", &[], &[]),
         ("card=small", "cuda-simt", BLOCKS, &[]),
         ("card=small card=rtx-3060", "cpu", &[], &["--split-mode", "layer"]),
@@ -97,12 +98,12 @@ fn texts_are_those_of_the_cpu() {
     ]);
 }
 
-/// On cards that start kernels early and on one that does not, with threads in another order, and with a
-/// driver that works at once.
+/// On cards that start kernels early and one that does not, with threads in another order, and with a driver
+/// that works at once.
 #[test]
 #[ignore = "thorough: scripts/test --all"]
-fn texts_are_those_of_the_cpu_on_every_card() {
-    say_the_same(&[
+fn texts_match_the_cpu_on_every_card() {
+    compare_texts(&[
         ("card=h100 seed=3", "cpu", &[], &[]),
         ("card=rtx-3060", "cpu", &[], &[]),
         ("card=small prompt ordered", "cpu", &[], &[]),
@@ -115,21 +116,21 @@ fn texts_are_those_of_the_cpu_on_every_card() {
     ]);
 }
 
-fn say_the_same(cases: &[OnACard]) {
+fn compare_texts(cases: &[CardCase]) {
     if !has_demo() {
         return;
     }
-    for &(settings, like, both, on_card) in cases {
-        let want = greedy("", like, both).expect("a backend of this build");
+    for &(settings, reference, both, on_card) in cases {
+        let want = greedy("", reference, both).expect("a backend of this build");
         assert!(want.len() > 10, "{want}");
         let got = greedy(settings, "cuda", &[both, on_card].concat());
         assert_eq!(got.as_deref(), Ok(want.as_str()), "{settings} {both:?} {on_card:?}");
     }
 }
 
-/// A feed-forward layer as wide as Mistral Small's, in front of a card that has no room for such a row.
+/// A feed-forward layer as wide as Mistral Small's: its rows do not fit in the card's shared memory.
 #[test]
-fn a_model_of_long_rows_runs() {
+fn models_with_long_rows_run() {
     let dir = tempfile::tempdir().expect("a folder");
     let model = dir.path().join("long.gguf").display().to_string();
     let shape = ["--dim", "256", "--ffn-dim", "32768", "--heads", "4", "--kv-heads", "2", "--vocab", "640"];
@@ -141,9 +142,9 @@ fn a_model_of_long_rows_runs() {
     assert_eq!(greedy("card=rtx-5080", "cuda", &floats), Ok(want));
 }
 
-/// Cards that misreport the shared memory of a block, as drivers have: this one has 99 KiB.
+/// A wrong size of shared memory per block, as some drivers have reported; the card has 99 KiB.
 #[test]
-fn shared_memory_that_no_card_has_is_not_believed() {
+fn impossible_shared_memory_sizes_are_ignored() {
     if !has_demo() {
         return;
     }
@@ -154,7 +155,7 @@ fn shared_memory_that_no_card_has_is_not_believed() {
 }
 
 #[test]
-fn cards_are_listed_and_chosen_by_number() {
+fn cards_are_listed_and_selected_by_number() {
     let listed = text(&sterna("card=h100 card=rtx-3060 driver=13.1", &["devices"]).stdout);
     for line in [
         "cuda: 0: NVIDIA H100 80GB HBM3, 81920 MiB, compute capability 9.0, driver for CUDA 13.1: ",
@@ -165,16 +166,16 @@ fn cards_are_listed_and_chosen_by_number() {
     if has_demo() {
         let both = "card=h100 card=rtx-3060";
         assert!(greedy(both, "cuda", &["--device", "1"]).is_ok());
-        let said = greedy(both, "cuda", &["--device", "2"]).unwrap_err();
-        assert!(said.contains("there is no GPU 2; this machine has 2"), "{said}");
-        let said = greedy(both, "cuda", &["-sm", "layer", "--device", "0,2"]).unwrap_err();
-        assert!(said.contains("there is no GPU 2; this machine has 2"), "{said}");
-        let said = greedy(both, "cuda", &["--device", "0,1"]).unwrap_err();
-        assert!(said.contains("--device: several GPUs need a split mode of layer"), "{said}");
+        let stderr = greedy(both, "cuda", &["--device", "2"]).unwrap_err();
+        assert!(stderr.contains("there is no GPU 2; this machine has 2"), "{stderr}");
+        let stderr = greedy(both, "cuda", &["-sm", "layer", "--device", "0,2"]).unwrap_err();
+        assert!(stderr.contains("there is no GPU 2; this machine has 2"), "{stderr}");
+        let stderr = greedy(both, "cuda", &["--device", "0,1"]).unwrap_err();
+        assert!(stderr.contains("--device: several GPUs need a split mode of layer"), "{stderr}");
     }
 }
 
-/// By stamps in recordings and by events around stages, each kind of stage of a step is timed.
+/// By timestamps in graphs and by events around stages.
 #[test]
 fn stages_are_timed_on_a_card() {
     if !has_demo() {
@@ -183,23 +184,23 @@ fn stages_are_timed_on_a_card() {
     for how in ["--profile", "--profile=events"] {
         let args = ["bench", "--backend", "cuda", "--no-self-test", "-p", "0", "-n", "1", "-r", "1", how];
         let output = sterna("card=h100", &args);
-        let said = text(&output.stderr);
-        assert!(output.status.success(), "{how}: {said}");
+        let stderr = text(&output.stderr);
+        assert!(output.status.success(), "{how}: {stderr}");
         for kind in ["embed", "attn_in", "attend", "proj_add", "ffn_in", "logits"] {
-            assert!(said.contains(kind), "{how}: no {kind} in {said}");
+            assert!(stderr.contains(kind), "{how}: no {kind} in {stderr}");
         }
     }
 }
 
 #[test]
-fn a_driver_without_cards_is_said_to_find_none() {
-    let said = greedy("card=none", "cuda", &[]).unwrap_err();
-    assert!(said.contains("the NVIDIA driver finds no GPU"), "{said}");
+fn drivers_without_cards_are_reported() {
+    let stderr = greedy("card=none", "cuda", &[]).unwrap_err();
+    assert!(stderr.contains("the NVIDIA driver finds no GPU"), "{stderr}");
 }
 
-/// The machine's own driver would be found otherwise.
+/// Without the stand-in. A machine with an NVIDIA driver finds that one.
 #[test]
-fn a_machine_without_a_driver_is_said_to_have_none() {
+fn machines_without_a_driver_are_reported() {
     let own = Command::new(env!("CARGO_BIN_EXE_sterna")).arg("devices").output().expect("sterna runs");
     let listed = text(&own.stdout);
     let has_own = listed.lines().any(|line| line.starts_with("cuda: 0: "));
@@ -207,62 +208,65 @@ fn a_machine_without_a_driver_is_said_to_have_none() {
     assert!(has_own || listed.contains("libcuda was not found") || listed.contains("no GPU"), "{listed}");
 }
 
-/// What the driver gives out is too little for the model, which is known before anything is uploaded.
+/// Too little device memory for the model is an error before anything is uploaded.
 #[test]
-fn too_little_memory_is_said_with_the_way_out() {
+fn out_of_memory_errors_suggest_a_flag() {
     if !has_demo() {
         return;
     }
-    let said = greedy("memory=20", "cuda", &["-c", "100000"]).unwrap_err();
+    let stderr = greedy("memory=20", "cuda", &["-c", "100000"]).unwrap_err();
     for part in ["free", "-c"] {
-        assert!(said.contains(part), "`{part}` is not in: {said}");
+        assert!(stderr.contains(part), "`{part}` is not in: {stderr}");
     }
-    // Two such cards have room together.
+    // It fits on two such cards.
     let long = ["-c", "60000"];
     assert!(greedy("card=small memory=250", "cuda", &long).unwrap_err().contains("free"));
     let two = greedy("card=small card=small memory=250", "cuda", &[&long[..], &["-sm", "layer"]].concat());
     assert!(two.is_ok(), "{two:?}");
-    // With the way out that was said there is room.
-    let said = greedy("memory=20", "auto", &[]).unwrap_err();
-    assert!(said.contains("20.0 MiB free; a smaller --ctx-size takes less"), "{said}");
+    // It fits with the suggested flag.
+    let stderr = greedy("memory=20", "auto", &[]).unwrap_err();
+    assert!(stderr.contains("20.0 MiB free; a smaller --ctx-size takes less"), "{stderr}");
     let passed = greedy("memory=20", "auto", &["-c", "256"]);
     assert!(passed.is_ok(), "{passed:?}");
 }
 
-/// A card that is lost ends the run with the call that found it gone, wherever that happens.
+/// A lost card ends the run with an error that names the failed call, in any phase.
 #[test]
-fn a_lost_card_ends_the_run() {
+fn lost_cards_end_the_run() {
     if !has_demo() {
         return;
     }
     for call in ["cuMemAlloc_v2@3", "cuGraphLaunch@4", "cuEventSynchronize@6", "cuStreamEndCapture@1"] {
-        let said = greedy(&format!("fail={call}"), "cuda", &[]).unwrap_err();
+        let stderr = greedy(&format!("fail={call}"), "cuda", &[]).unwrap_err();
         let (name, _) = call.split_once('@').expect("a call");
         let name = name.trim_end_matches("_v2");
-        assert!(said.contains(name) && said.contains("CUDA_ERROR_UNKNOWN"), "{call}: {said}");
-        assert!(!said.contains("panicked"), "{call}: {said}");
+        assert!(stderr.contains(name) && stderr.contains("CUDA_ERROR_UNKNOWN"), "{call}: {stderr}");
+        assert!(!stderr.contains("panicked"), "{call}: {stderr}");
     }
 }
 
-/// A driver older than the kernels' toolkit is named with both versions, and `auto` does without the card.
+/// If the driver is older than the kernels' toolkit, the error contains both versions, and `auto` uses the
+/// CPU.
 #[test]
-fn an_old_driver_is_named_with_the_way_out() {
+fn old_drivers_are_reported_with_a_remedy() {
     let listed = text(&sterna("driver=11.8", &["devices"]).stdout);
     if listed.contains("the test driver") {
-        support::say(format_args!("not run: the kernels are of no toolkit (scripts/setup-cuda.sh)"));
+        support::say(format_args!(
+            "not run: the kernels were built without a toolkit (scripts/setup-cuda.sh)"
+        ));
         return;
     }
-    let said = greedy("driver=11.8", "cuda", &[]).unwrap_err();
+    let stderr = greedy("driver=11.8", "cuda", &[]).unwrap_err();
     for part in ["the driver is for CUDA 11.8, older than the CUDA ", "install a driver for CUDA "] {
-        assert!(said.contains(part) && listed.contains(part), "{said}\n{listed}");
+        assert!(stderr.contains(part) && listed.contains(part), "{stderr}\n{listed}");
     }
     assert!(greedy("driver=11.8", "auto", &["-n", "1"]).is_ok());
 }
 
-/// The first run of a card begins with a self-test, and the next one does not; another driver, cache or kind
+/// The first run on a card begins with a self-test; the next one does not. A different driver, cache or type
 /// of layer is tested again.
 #[test]
-fn a_card_is_trusted_after_it_has_proven_itself() {
+fn self_test_runs_once_per_card_and_configuration() {
     if !has_demo() {
         return;
     }
@@ -282,7 +286,7 @@ fn a_card_is_trusted_after_it_has_proven_itself() {
     assert!(tested("card=small ordered driver=13.1", &[]));
     assert!(tested("card=small ordered", &["--kv-cache-type", "q8_0"]));
     assert!(!tested("card=h100 ordered", &["--no-self-test"]));
-    // The same head re-encoded, and another model.
+    // The head in another type, and another model.
     assert!(tested("card=small ordered", &["--head-type", "q8_0"]));
     let model = dir.path().join("q4_k.gguf").display().to_string();
     make(&model, "q4_k", "q6_k");
@@ -290,17 +294,17 @@ fn a_card_is_trusted_after_it_has_proven_itself() {
     assert!(!tested("card=small ordered", &["-m", &model]));
 }
 
-/// A model of two layers whose matrices have that type, and its embedding and head.
+/// Writes a model of two layers with matrices of type `ty` and an embedding and head of type `head_ty`.
 fn make(model: &str, ty: &str, head_ty: &str) {
     let shape = ["synth", "--preset", "tiny-moe", "--ffn-dim", "256"];
     let made = sterna("", &[&shape[..], &["--type", ty, "--head-type", head_ty, model]].concat());
     assert!(made.status.success(), "{}", text(&made.stderr));
 }
 
-/// Kernels that the demo model does not have, in a model that has them: of a type, of experts, of a head, and
-/// for a few rows alone.
+/// Wrong kernels that the demo model does not use, in models that do: for a type, experts, a head, and for a
+/// few rows.
 #[test]
-fn a_card_is_tried_with_the_layers_of_the_model() {
+fn self_test_covers_the_layers_of_the_model() {
     let dir = tempfile::tempdir().expect("a folder");
     let model = dir.path().join("q4_k.gguf").display().to_string();
     make(&model, "q4_k", "q6_k");
@@ -319,10 +323,10 @@ fn a_card_is_tried_with_the_layers_of_the_model() {
         let model = if stage.starts_with("delta") { &hybrid } else { &model };
         let settings = format!("card=small {wrong}");
         let refused = sterna(&settings, &[&RUN[..], &["--backend", "cuda", "-m", model]].concat());
-        let said = text(&refused.stderr);
-        assert!(!refused.status.success() && refused.stdout.is_empty(), "{wrong}: {said}");
-        let says = format!("self-test: stage {stage} of this model differs by ");
-        assert!(said.contains(&says), "{wrong}: {said}");
+        let stderr = text(&refused.stderr);
+        assert!(!refused.status.success() && refused.stdout.is_empty(), "{wrong}: {stderr}");
+        let want = format!("self-test: stage {stage} of this model differs by ");
+        assert!(stderr.contains(&want), "{wrong}: {stderr}");
     }
     let passed =
         sterna("card=small ordered", &[&RUN[..], &["--backend", "cuda", "-m", &hybrid, "-n", "1"]].concat());
@@ -334,33 +338,33 @@ fn a_card_is_tried_with_the_layers_of_the_model() {
     }
 }
 
-/// One kernel computes something else, always or in recordings alone: the run says which stage it is, and
-/// `auto` goes on without the card.
+/// One kernel is wrong, always or only in graphs: the error names the stage, and `auto` continues without the
+/// card.
 #[test]
-fn a_card_that_computes_something_else_is_not_used() {
+fn cards_with_wrong_results_are_not_used() {
     if !has_demo() {
         return;
     }
-    for (wrong, says) in [
+    for (wrong, error) in [
         ("card=small wrong=attend__f16", "self-test: stage attend over 1 rows of this model differs by "),
         ("card=small wrong=ffn_in__i2_s@graph", " after whole steps: "),
     ] {
         let run = |backend| sterna(wrong, &[&RUN[..], &["--backend", backend]].concat());
         let refused = run("cuda");
-        let said = text(&refused.stderr);
-        assert!(!refused.status.success() && refused.stdout.is_empty(), "{said}");
-        assert!(said.contains(says) && said.contains("--no-self-test"), "{said}");
+        let stderr = text(&refused.stderr);
+        assert!(!refused.status.success() && refused.stdout.is_empty(), "{stderr}");
+        assert!(stderr.contains(error) && stderr.contains("--no-self-test"), "{stderr}");
         let passed_over = run("auto");
-        let said = text(&passed_over.stderr);
-        assert!(passed_over.status.success(), "{said}");
-        assert!(said.contains(says) && said.contains("trying the next backend"), "{said}");
+        let stderr = text(&passed_over.stderr);
+        assert!(passed_over.status.success(), "{stderr}");
+        assert!(stderr.contains(error) && stderr.contains("trying the next backend"), "{stderr}");
         let want = greedy("", "cpu", &[]).expect("the CPU runs it");
         assert_eq!(text(&passed_over.stdout), want);
-        assert_ne!(greedy(wrong, "cuda", &[]).as_ref(), Ok(&want), "--no-self-test uses it");
+        assert_ne!(greedy(wrong, "cuda", &[]).as_ref(), Ok(&want), "--no-self-test uses the card");
     }
 }
 
-/// Tests that hold for every backend, with the stand-in's card in the place of CUDA on the processor.
+/// Runs tests of other files with the stand-in's card instead of the CUDA kernels on the CPU.
 #[test]
 fn on_the_stand_in_other_tests_pass() {
     tests("card=rtx-3060 seed=5", "stage_diff::cuda", 1);
@@ -368,14 +372,14 @@ fn on_the_stand_in_other_tests_pass() {
 }
 
 #[test]
-fn on_the_stand_in_replays_are_the_stages() {
+fn on_the_stand_in_replays_match_the_stages() {
     tests("card=rtx-3060 card=rtx-3060 seed=1", "stand_in::child::", 4);
 }
 
-/// The same on cards that start kernels early.
+/// On cards that start kernels early.
 #[test]
 #[ignore = "thorough: scripts/test --all"]
-fn on_the_stand_in_replays_of_early_kernels_are_the_stages() {
+fn on_the_stand_in_replays_with_early_kernels_match_the_stages() {
     tests("card=h100 card=h100 seed=1", "stand_in::child::", 4);
 }
 
@@ -384,9 +388,9 @@ fn on_the_stand_in_rules_are_enforced() {
     tests("card=h100 card=rtx-3060 card=small pinned=64", "stand_in::rules::", 10);
 }
 
-/// A card that is too small for what is usual gets a context or a cache that fits, and a line says so.
+/// A small card gets a shorter context or a smaller KV cache that fits, and a line on stderr describes it.
 #[test]
-fn what_does_not_fit_a_card_is_chosen_smaller() {
+fn fit_shrinks_the_context_or_the_cache() {
     if !has_demo() {
         return;
     }
@@ -394,31 +398,30 @@ fn what_does_not_fit_a_card_is_chosen_smaller() {
         let common = ["--no-self-test", "--backend", "cuda", "--fit-target", "0", "--fit-ctx", "64", "-v"];
         let common = [&common[..], &["-n", "2"]].concat();
         let output = sterna(&format!("memory={memory}"), &[&RUN[..], &common[..], more].concat());
-        let said = text(&output.stderr);
-        assert!(output.status.success(), "{memory} MiB, {more:?}: {said}");
-        (text(&output.stdout), said)
+        let stderr = text(&output.stderr);
+        assert!(output.status.success(), "{memory} MiB, {more:?}: {stderr}");
+        (text(&output.stdout), stderr)
     };
-    let (usual, said) = run(4096, &[]);
-    assert!(!said.contains("--fit"), "{said}");
+    let (usual, stderr) = run(4096, &[]);
+    assert!(!stderr.contains("--fit"), "{stderr}");
     // Buffers of 2048 positions and the graphs take 174 MiB.
-    let (fitted, said) = run(161, &["--fit-codecs", "f16"]);
-    assert!(said.contains("--fit chose a context of") && said.contains("instead of 2048: "), "{said}");
+    let (fitted, stderr) = run(161, &["--fit-codecs", "f16"]);
+    assert!(stderr.contains("--fit chose a context of") && stderr.contains("instead of 2048: "), "{stderr}");
     assert_eq!(fitted, usual);
-    let (_, said) = run(165, &["-c", "1024"]);
-    assert!(said.contains("--fit chose a KV cache of q8_0 instead of f16"), "{said}");
-    assert!(said.contains("keys q8_0, values q8_0"), "{said}");
-    // What the user chose stays, whatever it takes; so does everything with `off`.
-    let (_, said) = run(165, &["-c", "1024", "--kv-cache-type", "f16"]);
-    assert!(said.contains("--fit: a KV cache of 1024 positions does not fit on this device"), "{said}");
-    assert!(said.contains("with its memory reserve; -c "), "{said}");
-    let (_, said) = run(130, &["--fit", "off"]);
-    assert!(!said.contains("--fit") && said.contains("keys f16"), "{said}");
+    let (_, stderr) = run(165, &["-c", "1024"]);
+    assert!(stderr.contains("--fit chose a KV cache of q8_0 instead of f16"), "{stderr}");
+    assert!(stderr.contains("keys q8_0, values q8_0"), "{stderr}");
+    // Explicit flags are not changed; with `off` nothing is.
+    let (_, stderr) = run(165, &["-c", "1024", "--kv-cache-type", "f16"]);
+    assert!(stderr.contains("--fit: a KV cache of 1024 positions does not fit on this device"), "{stderr}");
+    assert!(stderr.contains("with its memory reserve; -c "), "{stderr}");
+    let (_, stderr) = run(130, &["--fit", "off"]);
+    assert!(!stderr.contains("--fit") && stderr.contains("keys f16"), "{stderr}");
 }
 
-/// A model that a card has no room for at all runs there with its layers streamed, with the text that it has
-/// whole.
+/// A model that does not fit on a card runs there with streamed layers, and generates the same text.
 #[test]
-fn a_model_without_room_has_its_layers_streamed() {
+fn fit_streams_models_that_do_not_fit() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("m.gguf");
     let file = file.to_str().unwrap();
@@ -433,10 +436,10 @@ fn a_model_without_room_has_its_layers_streamed() {
     };
     let [whole, streamed, off] = [run(64, &[]), run(8, &[]), run(8, &["--fit", "off"])];
     assert!(whole.status.success() && streamed.status.success(), "{}", text(&streamed.stderr));
-    let said = text(&streamed.stderr);
+    let stderr = text(&streamed.stderr);
     assert!(
-        said.contains("--fit chose -ngl auto") && said.contains("of 8 layers stay on the card"),
-        "{said}"
+        stderr.contains("--fit chose -ngl auto") && stderr.contains("of 8 layers stay on the card"),
+        "{stderr}"
     );
     assert!(!text(&whole.stderr).contains("-ngl"));
     assert_eq!(streamed.stdout, whole.stdout);

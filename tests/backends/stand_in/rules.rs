@@ -1,6 +1,5 @@
-//! That the stand-in is as strict as NVIDIA's documentation: what a caller may not do is refused with the
-//! error that is documented, and what a caller may not rely on does not happen. [`super`] runs these in
-//! processes whose driver it is.
+//! Tests that the stand-in is as strict as NVIDIA's documentation: forbidden calls return the documented
+//! error, and undocumented behaviour is not provided. [`super`] runs these in processes with that driver.
 
 use std::ffi::{CString, c_void};
 use std::ptr::null_mut;
@@ -8,8 +7,7 @@ use std::ptr::null_mut;
 use cudarc::driver::sys::*;
 use sterna::backend::cuda::driver::real::FATBINS;
 
-// Handles and pointers are the driver's and this file's own, and what a call must not be given is what the
-// test is about.
+// All handles and pointers come from the driver or from this file, except for deliberately invalid ones.
 
 const OK: CUresult = CUresult::CUDA_SUCCESS;
 
@@ -39,7 +37,7 @@ impl Context {
         at
     }
 
-    /// A kernel of the build, by its file.
+    /// Loads a kernel of the build from its file.
     fn kernel(&self, file: &str, name: &str) -> Result<CUfunction, CUresult> {
         let image = FATBINS.iter().find(|(unit, _)| *unit == file).expect("a file of kernels").1;
         let (mut module, mut function) = (null_mut(), null_mut());
@@ -93,20 +91,20 @@ impl Drop for Context {
 }
 
 #[test]
-#[ignore = "runs where the driver is the stand-in"]
+#[ignore = "runs only on the stand-in driver"]
 fn pageable_memory_is_read_late() {
     let context = Context::of(0);
     let at = context.alloc(4);
     let mut bytes = [1_u8, 2, 3, 4];
     assert_eq!(context.copy_to(at, &bytes), OK);
     std::hint::black_box(&mut bytes).fill(9);
-    assert_eq!(context.read(at), [9; 4], "the copy took place when it was waited for");
+    assert_eq!(context.read(at), [9; 4], "the copy must happen at the wait");
 }
 
 #[test]
-#[ignore = "runs where the driver is the stand-in"]
-fn new_memory_holds_nothing_of_use_and_freed_memory_is_gone() {
-    // A card for this test alone: what happens to it stays.
+#[ignore = "runs only on the stand-in driver"]
+fn new_memory_is_undefined_and_freed_memory_is_invalid() {
+    // Only this test uses this card, because a fault is permanent.
     let context = Context::of(2);
     let at = context.alloc(8);
     assert_eq!(context.read(at), [0xff; 8]);
@@ -118,7 +116,7 @@ fn new_memory_holds_nothing_of_use_and_freed_memory_is_gone() {
         assert_eq!(cuMemFree_v2(at), CUresult::CUDA_ERROR_INVALID_VALUE, "freed before");
     }
     assert_eq!(context.copy_to(at, &[0; 8]), CUresult::CUDA_ERROR_INVALID_VALUE);
-    // The copy that was queued finds nothing, and that stays.
+    // The queued copy accesses freed memory, and the fault is permanent.
     for _ in 0..2 {
         let after = unsafe { cuStreamSynchronize(context.stream) };
         assert_eq!(after, CUresult::CUDA_ERROR_ILLEGAL_ADDRESS);
@@ -128,8 +126,8 @@ fn new_memory_holds_nothing_of_use_and_freed_memory_is_gone() {
 }
 
 #[test]
-#[ignore = "runs where the driver is the stand-in"]
-fn launches_keep_to_the_limits_of_the_card() {
+#[ignore = "runs only on the stand-in driver"]
+fn launches_beyond_the_limits_of_the_card_are_refused() {
     use CUfunction_attribute_enum::{
         CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES as SHARED,
         CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT as CARVEOUT,
@@ -140,7 +138,7 @@ fn launches_keep_to_the_limits_of_the_card() {
         assert_eq!(context.kernel("types_i2_s", "no_such_kernel"), Err(CUresult::CUDA_ERROR_NOT_FOUND));
         assert_eq!(context.kernel("types_f16", "logits__i2_s"), Err(CUresult::CUDA_ERROR_NOT_FOUND));
         let kernel = context.kernel("types_i2_s", "logits__i2_s").expect("a kernel");
-        assert_eq!(context.launch(kernel, 1, 256, (48 << 10) + 16), refused, "nobody has asked for more");
+        assert_eq!(context.launch(kernel, 1, 256, (48 << 10) + 16), refused, "no opt-in for more");
         unsafe {
             assert_eq!(cuFuncSetAttribute(kernel, SHARED, most + 16), refused);
             assert_eq!(cuFuncSetAttribute(kernel, SHARED, most), OK);
@@ -158,8 +156,8 @@ fn launches_keep_to_the_limits_of_the_card() {
 }
 
 #[test]
-#[ignore = "runs where the driver is the stand-in"]
-fn a_recording_forbids_calls_and_is_lost_by_them() {
+#[ignore = "runs only on the stand-in driver"]
+fn unsafe_calls_invalidate_a_capture() {
     use CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL as MODE;
     let context = Context::of(0);
     let at = context.alloc(4);
@@ -182,10 +180,10 @@ fn a_recording_forbids_calls_and_is_lost_by_them() {
     }
 }
 
-/// What is recorded depends on nothing that is not, so a recording cannot wait for an event from outside.
+/// A capture must not depend on outside work, so it cannot wait for an event of another stream.
 #[test]
-#[ignore = "runs where the driver is the stand-in"]
-fn a_recording_does_not_wait_for_what_is_outside() {
+#[ignore = "runs only on the stand-in driver"]
+fn captures_cannot_wait_for_outside_events() {
     use CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL as MODE;
     let context = Context::of(0);
     let (mut other, mut event, mut graph) = (null_mut(), null_mut(), null_mut());
@@ -198,16 +196,16 @@ fn a_recording_does_not_wait_for_what_is_outside() {
         assert_eq!(waited, CUresult::CUDA_ERROR_STREAM_CAPTURE_ISOLATION);
         let ended = cuStreamEndCapture(context.stream, &raw mut graph);
         assert_eq!(ended, CUresult::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
-        // Behind it there may be a wait.
+        // After the capture a wait is allowed.
         assert_eq!(cuStreamWaitEvent(context.stream, event, 0), OK);
         assert_eq!(cuStreamSynchronize(context.stream), OK);
     }
 }
 
-/// As `ulimit -l` has it, and given back when it is freed.
+/// Like `ulimit -l`; freeing memory makes it available again.
 #[test]
-#[ignore = "runs where the driver is the stand-in"]
-fn the_host_locks_so_many_pages_and_no_more() {
+#[ignore = "runs only on the stand-in driver"]
+fn page_locked_memory_is_limited() {
     let _context = Context::of(0);
     let (mut all, mut more) = (null_mut(), null_mut());
     unsafe {
@@ -219,10 +217,10 @@ fn the_host_locks_so_many_pages_and_no_more() {
     }
 }
 
-/// A recording does nothing before it is launched, and then all of it, as often as it is.
+/// A graph does nothing before it is launched, and all of its work at each launch.
 #[test]
-#[ignore = "runs where the driver is the stand-in"]
-fn a_graph_does_what_was_recorded() {
+#[ignore = "runs only on the stand-in driver"]
+fn graphs_run_the_captured_work() {
     use CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL as MODE;
     let context = Context::of(0);
     let at = context.alloc(4);
@@ -244,10 +242,10 @@ fn a_graph_does_what_was_recorded() {
     }
 }
 
-/// An event is done when what stands before it is, and what stands behind it is not.
+/// An event completes after the work queued before it, and does not wait for later work.
 #[test]
-#[ignore = "runs where the driver is the stand-in"]
-fn an_event_waits_for_what_was_queued_before_it() {
+#[ignore = "runs only on the stand-in driver"]
+fn events_wait_for_earlier_work() {
     let context = Context::of(0);
     let (mut pinned, mut device, mut event) = (null_mut(), 0, null_mut());
     unsafe {
@@ -267,10 +265,10 @@ fn an_event_waits_for_what_was_queued_before_it() {
     }
 }
 
-/// A stream may wait for another card's event, and a copy between two cards begins when it is its turn.
+/// A stream can wait for another card's event, and a copy between two cards runs in stream order.
 #[test]
-#[ignore = "runs where the driver is the stand-in"]
-fn cards_wait_for_each_other_and_copy() {
+#[ignore = "runs only on the stand-in driver"]
+fn cards_can_wait_for_each_other_and_copy() {
     let (first, second) = (Context::of(0), Context::of(1));
     let (there, mut event, mut can) = (second.alloc(4), null_mut(), 0);
     unsafe {
@@ -295,8 +293,8 @@ fn cards_wait_for_each_other_and_copy() {
 }
 
 #[test]
-#[ignore = "runs where the driver is the stand-in"]
-fn handles_belong_to_the_context_that_made_them() {
+#[ignore = "runs only on the stand-in driver"]
+fn handles_are_valid_only_in_their_context() {
     let (first, second) = (Context::of(0), Context::of(1));
     let mut event = null_mut();
     unsafe {

@@ -1,5 +1,5 @@
-//! Streamed layers on a card: the bits of layers that are there, copies beside kernels, and what happens
-//! where the system or the card refuses something.
+//! Streamed layers on a card: same bits as resident layers, copies that overlap with kernels, and errors if
+//! the system or the card refuses something.
 
 use std::path::Path;
 
@@ -19,8 +19,8 @@ fn streamed(resident: usize, slots: usize) -> Box<dyn Backend> {
 }
 
 #[test]
-#[ignore = "runs where the driver is the stand-in"]
-fn child_streamed_layers_are_the_bits_of_layers_on_the_card() {
+#[ignore = "runs only on the stand-in driver"]
+fn child_streamed_layers_match_resident_layers() {
     for (model, ways) in [
         (Model { n_layers: 5, ..SMALL }, &[(0, 1, false), (1, 3, false), (0, 2, true)][..]),
         (Model { n_layers: 4, weights: "q8_0", kv: "turboquant", ..SMALL }, &[(0, 2, false)]),
@@ -38,19 +38,20 @@ fn child_streamed_layers_are_the_bits_of_layers_on_the_card() {
     }
 }
 
-/// Works at once or late, starts kernels early or not, and lets threads run in any order.
+/// On a driver that works at once or late, that starts kernels early or not, with different orders of
+/// threads.
 #[test]
 #[ignore = "thorough: scripts/test --all"]
-fn on_the_stand_in_streamed_layers_are_the_bits_of_layers_on_the_card() {
+fn on_the_stand_in_streamed_layers_match_resident_layers() {
     for settings in ["card=h100 seed=2", "card=rtx-3060 prompt"] {
         tests(settings, "stand_in::streamed::child_streamed", 1);
     }
 }
 
-/// Steps of both kinds, recorded, leave what the stages leave one by one.
+/// Graphs of both kinds of steps match single stages.
 #[test]
-#[ignore = "runs where the driver is the stand-in"]
-fn child_beside_a_processor_steps_leave_what_their_stages_leave() {
+#[ignore = "runs only on the stand-in driver"]
+fn child_cpu_offload_steps_match_their_stages() {
     for (model, resident) in [
         (Model { n_layers: 4, ..SMALL }, 1),
         (Model { n_layers: 3, weights: "q8_0", kv: "turboquant", ..SMALL }, 0),
@@ -60,27 +61,27 @@ fn child_beside_a_processor_steps_leave_what_their_stages_leave() {
         let pages = if windowed { windowed_pages(1, 2) } else { shuffled_pages(1, 2) };
         let (case, _) = model.case("a small model", limits);
         for min_batch in [MinBatch::Rows(5), MinBatch::Rows(10), MinBatch::Never] {
-            let beside = || -> Box<dyn Backend> {
+            let offloaded = || -> Box<dyn Backend> {
                 let some = Streaming { min_batch, ..Streaming::new(GpuLayers::Count(resident), 2) };
                 let cuda = Cuda::on(card(0)).streamed(Some(some));
-                Box::new(cuda.beside(|| Ok(Box::new(Cpu::new(2)?))))
+                Box::new(cuda.with_cpu(|| Ok(Box::new(Cpu::new(2)?))))
             };
-            let want = everything_on(beside(), &case, &pages, true);
+            let want = everything_on(offloaded(), &case, &pages, true);
             assert!(want.len() > 1000 && want.iter().any(|bits| *bits != 0));
-            assert!(everything_on(beside(), &case, &pages, false) == want, "{model:?}, {min_batch:?}");
+            assert!(everything_on(offloaded(), &case, &pages, false) == want, "{model:?}, {min_batch:?}");
         }
     }
 }
 
 #[test]
 #[ignore = "thorough: scripts/test --all"]
-fn on_the_stand_in_steps_beside_a_processor_leave_what_their_stages_leave() {
+fn on_the_stand_in_cpu_offload_steps_match_their_stages() {
     for settings in ["card=h100 seed=2", "card=rtx-3060 prompt"] {
-        tests(settings, "stand_in::streamed::child_beside", 1);
+        tests(settings, "stand_in::streamed::child_cpu_offload", 1);
     }
 }
 
-/// So many layers of so many bytes, each of five launches.
+/// Number of layers and bytes per layer; each layer has five launches.
 const N_LAYERS: usize = 6;
 const LAYER_BYTES: u64 = 114_688;
 
@@ -90,31 +91,31 @@ fn decode(resident: usize, slots: usize) {
 }
 
 #[test]
-#[ignore = "runs where the driver is the stand-in"]
+#[ignore = "runs only on the stand-in driver"]
 fn child_all_layers_through_two_slots() {
     decode(0, 2);
 }
 
 #[test]
-#[ignore = "runs where the driver is the stand-in"]
+#[ignore = "runs only on the stand-in driver"]
 fn child_all_layers_through_one_slot() {
     decode(0, 1);
 }
 
 #[test]
-#[ignore = "runs where the driver is the stand-in"]
+#[ignore = "runs only on the stand-in driver"]
 fn child_every_second_layer_through_one_slot() {
     decode(N_LAYERS / 2, 1);
 }
 
-/// A piece of work of a timeline: nanoseconds.
+/// An item of work of a timeline, in nanoseconds.
 #[derive(Clone, Copy)]
 struct Work {
     start: u64,
     end: u64,
 }
 
-/// Kernels and layers' copies of a child, and that no layer came from memory that is not page-locked.
+/// Runs a child and returns its kernels and its copies of layers. Copies from pageable memory are an error.
 fn timeline(child: &str, rates: &str) -> [Vec<Work>; 2] {
     let dir = tempfile::tempdir().expect("a folder");
     let file = dir.path().join("timeline");
@@ -139,12 +140,12 @@ fn read(file: &Path) -> [Vec<Work>; 2] {
     [kernels, copies]
 }
 
-/// The share of copies' time in which kernels run, and the time from the first to the last of the steps that
-/// decode, in units of what their kernels and what their copies take.
+/// Returns the fraction of the copies' time in which kernels run, and the total time of the decoding steps
+/// relative to that of their kernels and to that of their copies.
 fn overlap([kernels, copies]: &[Vec<Work>; 2]) -> (f64, f64, f64) {
-    // Six steps of single rows are the last ones: the first of them waits for a prompt.
-    let of_steps = 5 * (5 * N_LAYERS + 3);
-    let from = kernels[kernels.len() - of_steps].start;
+    // The last six steps are of single rows; the first of them waits for a prompt.
+    let n_kernels = 5 * (5 * N_LAYERS + 3);
+    let from = kernels[kernels.len() - n_kernels].start;
     let to = kernels.last().expect("kernels").end;
     let inside = |work: &&Work| work.start >= from && work.end <= to;
     let sum = |all: &[Work]| all.iter().filter(inside).map(|work| work.end - work.start).sum::<u64>() as f64;
@@ -156,10 +157,9 @@ fn overlap([kernels, copies]: &[Vec<Work>; 2]) -> (f64, f64, f64) {
     (hidden as f64 / sum(copies), all / sum(kernels), all / sum(copies))
 }
 
-/// A copy takes as long as the five kernels of a layer, so that one of two slots is filled while a layer runs
-/// from the other one, and a step takes what its kernels take. With one slot for all layers the two take
-/// turns; where every second layer is on the card, its kernels are what the copy to a single slot hides
-/// behind.
+/// A copy takes as long as the five kernels of a layer, so one of two slots is filled while a layer runs from
+/// the other, and a step takes as long as its kernels. With one slot for all layers, copies and kernels
+/// alternate; if every second layer is resident, its kernels hide the copy to a single slot.
 #[test]
 #[ignore = "thorough: scripts/test --all"]
 fn on_the_stand_in_copies_and_kernels_overlap() {
@@ -171,24 +171,23 @@ fn on_the_stand_in_copies_and_kernels_overlap() {
 
     let one = timeline("stand_in::streamed::child_all_layers_through_one_slot", equal);
     let (hidden, of_kernels, _) = overlap(&one);
-    // The head and the embedding are there.
+    // The head and the embedding are resident.
     assert!(hidden < 0.15 && of_kernels > 1.8, "hidden {hidden}, {of_kernels} of the kernels' time");
 
     let spread = timeline("stand_in::streamed::child_every_second_layer_through_one_slot", equal);
     let (hidden, of_kernels, _) = overlap(&spread);
     assert!(hidden > 0.9 && of_kernels < 1.1, "hidden {hidden}, {of_kernels} of the kernels' time");
 
-    // Over a slow link a step takes what its copies take.
+    // Over a slow link a step takes as long as its copies.
     let slow = timeline("stand_in::streamed::child_all_layers_through_two_slots", "link=0.5 kernel=10");
     let (_, _, of_copies) = overlap(&slow);
     assert!(of_copies < 1.2, "{of_copies} of the copies' time");
 }
 
-/// The flag of llama.cpp's users, with what they read: how many layers stay, and who has the flag. All layers
-/// are no choice, so every backend takes that.
+/// `-ngl` as in llama.cpp, and the line that it prints. All backends accept it if it means all layers.
 #[test]
 #[ignore = "thorough: scripts/test --all"]
-fn layers_that_stay_are_chosen_and_said() {
+fn gpu_layers_are_reported() {
     if !has_demo() {
         return;
     }
@@ -197,13 +196,13 @@ fn layers_that_stay_are_chosen_and_said() {
         let output = sterna("card=h100", &[&RUN[..], &own, more].concat());
         (output.status.success(), text(&output.stderr))
     };
-    // Some layers on a card ask for one where no backend is named.
+    // A number of layers selects the card if no backend is named.
     for backend in ["cuda", "auto"] {
-        let (passed, said) = run(backend, &["-ngl", "1"]);
-        let stays = said.contains("warning: 1 of ") && said.contains(" layers stay on the card; ");
-        assert!(passed && stays, "{backend}: {said}");
+        let (passed, stderr) = run(backend, &["-ngl", "1"]);
+        let stays = stderr.contains("warning: 1 of ") && stderr.contains(" layers stay on the card; ");
+        assert!(passed && stays, "{backend}: {stderr}");
     }
-    // None at all are on the processor there.
+    // No layers at all select the CPU.
     for (backend, layers, device) in [
         ("cuda", "all", "NVIDIA"),
         ("cuda", "99", "NVIDIA"),
@@ -213,37 +212,37 @@ fn layers_that_stay_are_chosen_and_said() {
         ("cpu", "0", " kernels"),
         ("auto", "0", " kernels"),
     ] {
-        let (passed, said) = run(backend, &["-ngl", layers]);
-        assert!(passed && !said.contains("layers stay"), "{backend} {layers}: {said}");
-        assert!(said.contains(device), "{backend} {layers}: {said}");
+        let (passed, stderr) = run(backend, &["-ngl", layers]);
+        assert!(passed && !stderr.contains("layers stay"), "{backend} {layers}: {stderr}");
+        assert!(stderr.contains(device), "{backend} {layers}: {stderr}");
     }
-    // Who computes the layers that are left, in which steps.
+    // The device that computes the other layers, and in which steps.
     for (min_batch, want) in [
         ("1", "MB) are copied to it in every step, through "),
         ("4", "MB) are copied to it in steps of 4 rows or more, through "),
         ("off", "MB) are not copied: the CPU computes with them"),
         ("auto", " (measured: "),
     ] {
-        let (passed, said) =
+        let (passed, stderr) =
             run("cuda", &["-ngl", "0", "--stream-slots", "1", "--op-offload-min-batch", min_batch]);
-        let stay = said.contains("warning: 0 of ") && said.contains(want);
-        assert!(passed && stay, "{min_batch}: {said}");
+        let stay = stderr.contains("warning: 0 of ") && stderr.contains(want);
+        assert!(passed && stay, "{min_batch}: {stderr}");
     }
-    let (passed, said) = run("cuda", &["-ngl", "0", "--op-offload-min-batch", "0"]);
-    assert!(!passed && said.contains("want auto, off or a number of rows from 1 on"), "{said}");
+    let (passed, stderr) = run("cuda", &["-ngl", "0", "--op-offload-min-batch", "0"]);
+    assert!(!passed && stderr.contains("want auto, off or a number of rows from 1 on"), "{stderr}");
     for (backend, layers, want) in [
         ("cpu", "1", "--gpu-layers: supported only by cuda and cuda-simt"),
         ("cuda", "some", "--gpu-layers: want all, auto or a number of layers, got `some`"),
     ] {
-        let (passed, said) = run(backend, &["-ngl", layers]);
-        assert!(!passed && said.contains(want), "{backend} {layers}: {said}");
+        let (passed, stderr) = run(backend, &["-ngl", layers]);
+        assert!(!passed && stderr.contains(want), "{backend} {layers}: {stderr}");
     }
 }
 
-/// Page-locked memory that is refused, or short; a wait, an event or a copy that fails while steps run: a
-/// message that names the call, and everything is given back.
+/// If page-locked memory is refused or too small, or a stream, a wait or a copy fails, the error names the
+/// call, and nothing leaks.
 #[test]
-fn faults_of_streams_end_the_run_and_leave_nothing_behind() {
+fn streaming_faults_end_the_run_without_leaks() {
     if !has_demo() {
         return;
     }
@@ -258,19 +257,19 @@ fn faults_of_streams_end_the_run_and_leave_nothing_behind() {
         ("refuse=cuMemcpyHtoDAsync_v2@41", "cuMemcpyHtoDAsync"),
         ("fail=cuStreamWaitEvent@40", "cuStreamWaitEvent"),
     ] {
-        let said = run(settings).expect_err(settings);
-        assert!(said.contains(call) && !said.contains("panicked"), "{settings}: {said}");
-        assert!(settings.starts_with("fail") || !said.contains("left behind"), "{settings}: {said}");
+        let stderr = run(settings).expect_err(settings);
+        assert!(stderr.contains(call) && !stderr.contains("panicked"), "{settings}: {stderr}");
+        assert!(settings.starts_with("fail") || !stderr.contains("leaked"), "{settings}: {stderr}");
         if call == "cuMemHostAlloc" {
             let want = "bytes of page-locked memory for streamed layers: CUDA_ERROR_OUT_OF_MEMORY; a larger ";
-            assert!(said.contains(want) && said.contains("--gpu-layers"), "{settings}: {said}");
+            assert!(stderr.contains(want) && stderr.contains("--gpu-layers"), "{settings}: {stderr}");
         }
     }
 }
 
-/// The same where the processor takes part in every step: what comes down, and what goes up.
+/// The same if the CPU computes a part of every step: copies from the card and to it.
 #[test]
-fn faults_beside_a_processor_end_the_run_and_leave_nothing_behind() {
+fn cpu_offload_faults_end_the_run_without_leaks() {
     if !has_demo() {
         return;
     }
@@ -280,21 +279,21 @@ fn faults_beside_a_processor_end_the_run_and_leave_nothing_behind() {
         ("refuse=cuMemcpyHtoDAsync_v2@60", "cuMemcpyHtoDAsync"),
         ("refuse=cuGraphLaunch@7", "cuGraphLaunch"),
     ] {
-        let said =
+        let stderr =
             greedy(settings, "cuda", &["-ngl", "0", "--op-offload-min-batch", "off"]).expect_err(settings);
-        assert!(said.contains(call) && !said.contains("panicked"), "{settings}: {said}");
-        assert!(!said.contains("left behind"), "{settings}: {said}");
+        assert!(stderr.contains(call) && !stderr.contains("panicked"), "{settings}: {stderr}");
+        assert!(!stderr.contains("leaked"), "{settings}: {stderr}");
     }
 }
 
-/// Memory that is not given back is reported, so the test above means something: tests of rules free nothing.
+/// Proves that the tests above can fail: the tests in `rules` free nothing.
 #[test]
-fn what_is_left_behind_is_said() {
+fn leaks_are_reported() {
     let exe = std::env::current_exe().expect("this binary");
-    let args = ["stand_in::rules::a_graph_does_what_was_recorded", "--include-ignored"];
+    let args = ["stand_in::rules::graphs_run_the_captured_work", "--include-ignored"];
     let output = on_stand_in("card=h100 card=small card=small", exe).args(args).output().expect("it runs");
-    let said = text(&output.stderr);
-    for what in ["1 pieces of memory", "1 streams", "1 executable graphs"] {
-        assert!(said.contains(&format!("{what} were left behind")), "{said}");
+    let stderr = text(&output.stderr);
+    for what in ["1 allocations", "1 streams", "1 executable graphs"] {
+        assert!(stderr.contains(&format!("leaked {what}")), "{stderr}");
     }
 }

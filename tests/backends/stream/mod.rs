@@ -1,5 +1,4 @@
-//! Layers whose weights are streamed: the bits of a model that is on the card whole, in the memory that was
-//! planned, whatever copies do.
+//! Streamed layers: the same bits as with a resident model, in the planned memory, in any order of copies.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -11,7 +10,7 @@ use sterna::program::{Program, Row, Sampling, Stage, Step};
 use support::case::Running;
 use support::case::model::{MIXTURE, Model, SMALL};
 
-use super::split::{By, everything, everything_of, of_model};
+use super::split::{By, everything, everything_of, model_case};
 
 pub(super) mod watched;
 
@@ -25,11 +24,11 @@ fn on(driver: impl Driver, streaming: Option<Streaming>) -> Box<dyn Backend> {
     Box::new(Cuda::on(Box::new(driver)).streamed(streaming))
 }
 
-/// Every number of slots, layers that are a multiple of them and not, and copies in several orders; caches,
-/// batches, prompts beside decoding, steps that run ahead, and stages one by one.
+/// Several numbers of slots, numbers of layers that are a multiple of them and not, and copies in several
+/// orders; caches, batches, prompts together with decoding, queued steps, and stages one by one.
 #[test]
-fn streamed_layers_are_the_bits_of_layers_on_the_card() {
-    streamed_layers_are_the_bits(&[
+fn streamed_layers_match_resident_layers() {
+    compare_with_resident(&[
         (Model { n_layers: 5, ..SMALL }, 0, 2, &[3]),
         (Model { n_layers: 3, ..SMALL }, 0, 1, &[1, 2, 4]),
         (Model { n_layers: 4, kv: "turboquant", ..SMALL }, 1, 2, &[5]),
@@ -39,8 +38,8 @@ fn streamed_layers_are_the_bits_of_layers_on_the_card() {
 
 #[test]
 #[ignore = "thorough: scripts/test --all"]
-fn streamed_layers_of_other_models_are_the_bits_of_layers_on_the_card() {
-    streamed_layers_are_the_bits(&[
+fn streamed_layers_match_resident_layers_in_other_models() {
+    compare_with_resident(&[
         (Model { n_layers: 5, ..SMALL }, 0, 2, &[0]),
         (Model { n_layers: 5, ..SMALL }, 1, 3, &[6]),
         (Model { n_layers: 3, weights: "q8_0", kv: "q8_0", ..SMALL }, 0, 2, &[2]),
@@ -49,10 +48,10 @@ fn streamed_layers_of_other_models_are_the_bits_of_layers_on_the_card() {
     ]);
 }
 
-/// Models, layers that stay on the card, slots, and seeds of the order of copies.
-fn streamed_layers_are_the_bits(cases: &[(Model, usize, usize, &[u64])]) {
+/// Each case is a model, number of resident layers, slots, and seeds of the order of copies.
+fn compare_with_resident(cases: &[(Model, usize, usize, &[u64])]) {
     for &(model, resident, slots, seeds) in cases {
-        let (case, pages) = of_model(model);
+        let (case, pages) = model_case(model);
         let want = everything(&case, &pages, &mut *on(Simt::new(1, 0), None), By::Step);
         assert!(want.iter().map(Vec::len).sum::<usize>() > 10_000);
         for (i, seed) in seeds.iter().enumerate() {
@@ -65,26 +64,26 @@ fn streamed_layers_are_the_bits(cases: &[(Model, usize, usize, &[u64])]) {
     }
 }
 
-/// What holds the test above up: without a wait it fails.
+/// Proves that the test above can fail: without the waits for copies it does.
 #[test]
-fn a_missing_wait_shows() {
-    let (case, pages) = of_model(Model { n_layers: 3, ..SMALL });
+fn missing_waits_change_the_result() {
+    let (case, pages) = model_case(Model { n_layers: 3, ..SMALL });
     let want = everything(&case, &pages, &mut *on(Simt::new(1, 0), None), By::Step);
     let watch = Watch { forgets: true, ..Watch::default() };
     let forgetful = Watched::new(Simt::new(1, 0), &Arc::new(watch));
     let got = everything(&case, &pages, &mut *on(forgetful, streaming(0, 2)), By::Step);
-    assert!(got != want, "nobody waits for copies, and nothing comes of it");
+    assert!(got != want, "missing waits have no effect");
 }
 
-/// What the driver is asked for is what the plan says, to the byte, for types that take on a card what they
-/// take in a file; slots in place of the layers that pass through them.
+/// The driver allocates the planned bytes exactly, for types whose size on a card is that in the file, with
+/// slots instead of the streamed layers.
 #[test]
-fn memory_is_what_the_plan_says() {
+fn allocations_match_the_plan() {
     for (resident, slots, n_slots) in [(0, 1, 1), (0, 2, 2), (3, 2, 2), (5, 2, 0), (7, 2, 0), (9, 1, 0)] {
-        let (case, pages) = of_model(Model { n_layers: 7, weights: "q8_0", ..SMALL });
+        let (case, pages) = model_case(Model { n_layers: 7, weights: "q8_0", ..SMALL });
         let watch = Arc::new(Watch::default());
         let card = Cuda::on(Box::new(Watched::new(Simt::new(1, 0), &watch)));
-        // Times of stages take memory too.
+        // Timing of stages needs memory, too.
         let profiling = (slots == 1).then_some(Profiling::Stamps);
         let mut backend: Box<dyn Backend> =
             Box::new(card.streamed(streaming(resident, slots)).profiled(profiling));
@@ -107,10 +106,10 @@ fn memory_is_what_the_plan_says() {
     }
 }
 
-/// As many layers stay as leave a margin, and none is streamed where all of them have room.
+/// As many layers stay as leave a margin, and none is streamed if all of them fit.
 #[test]
-fn auto_keeps_what_fits() {
-    let (case, _) = of_model(Model { n_layers: 6, weights: "q8_0", ..SMALL });
+fn auto_keeps_as_many_layers_as_fit() {
+    let (case, _) = model_case(Model { n_layers: 6, weights: "q8_0", ..SMALL });
     let plan = |streaming, free: u64| {
         let watch = Watch { free: Some(free), ..Watch::default() };
         on(Watched::new(Simt::new(1, 0), &Arc::new(watch)), streaming).plan(&case.p).expect("a plan")
@@ -118,14 +117,14 @@ fn auto_keeps_what_fits() {
     let need = |plan: &Plan| plan.weights_bytes + plan.kv_bytes + plan.bufs_bytes;
     let auto = Some(Streaming::new(GpuLayers::Auto, 2));
     let whole = plan(None, u64::MAX);
-    // The driver is expected to take something for each recording.
+    // The plan includes some driver memory for each graph.
     let recordings = {
         let backend = on(Simt::new(1, 0), None);
         let devices = backend.memory(&case.p).expect("a plan");
-        let of_graphs = devices[0].overhead.iter().filter(|part| part.name.ends_with("recorded graphs"));
-        of_graphs.map(|part| part.bytes).sum::<u64>()
+        let graphs = devices[0].overhead.iter().filter(|part| part.name.ends_with("recorded graphs"));
+        graphs.map(|part| part.bytes).sum::<u64>()
     };
-    // A 32nd of what is free is left, and no more than a few bytes else.
+    // A 32nd of the free memory is the margin.
     let room = |plan: &Plan| (need(plan) + recordings) * 32 / 31 + 2;
     assert_eq!(plan(auto.clone(), room(&whole)).host_bytes, 0);
     for n in [0, 1, 3] {
@@ -133,25 +132,25 @@ fn auto_keeps_what_fits() {
         let got = plan(auto.clone(), room(&want));
         assert_eq!((need(&got), got.host_bytes), (need(&want), want.host_bytes), "{n} layers");
     }
-    // What does not fit at all is planned all the same, and so refused with what it takes.
+    // The smallest plan is returned even if it does not fit, so that the error contains its size.
     let none = plan(auto.clone(), 1000);
     assert!(need(&none) > 1000 && need(&none) == need(&plan(streaming(0, 2), 1000)));
 }
 
-/// Memory of the host that is refused, and a copy that fails in the middle: an error that says so, and what
-/// is there goes on.
+/// A refused allocation of page-locked memory, or a failed copy, gives an error that names it, and the
+/// backend still works.
 #[test]
-fn faults_are_errors_that_say_what_failed() {
-    let (case, pages) = of_model(Model { n_layers: 5, ..SMALL });
+fn faults_are_errors_that_name_the_call() {
+    let (case, pages) = model_case(Model { n_layers: 5, ..SMALL });
     let ids = |backend: &mut Box<dyn Backend>| -> Vec<_> {
         case.weights.iter().map(|w| backend.upload(w).expect("an upload")).collect()
     };
     let watch = Arc::new(Watch { no_ring: AtomicBool::new(true), ..Watch::default() });
     let mut backend = on(Watched::new(Simt::new(1, 0), &watch), streaming(0, 2));
     let weights = ids(&mut backend);
-    let said = backend.compile(&case.p, &weights).unwrap_err().to_string();
-    assert!(said.contains("page-locked") && said.contains("refused"), "{said}");
-    // The system has some again.
+    let message = backend.compile(&case.p, &weights).unwrap_err().to_string();
+    assert!(message.contains("page-locked") && message.contains("refused"), "{message}");
+    // Page-locked memory is available again.
     watch.no_ring.store(false, Ordering::Relaxed);
     backend.compile(&case.p, &weights).expect("memory");
 
@@ -162,7 +161,7 @@ fn faults_are_errors_that_say_what_failed() {
         let mut running = case.on(&mut *backend);
         let failed = first_error(&mut running, &pages);
         assert!(failed.contains("copy_ahead") && failed.contains("failed once"), "{failed}");
-        // The next steps begin anew, and find every layer where it belongs.
+        // Later steps find every layer in its slot.
         assert!(everything_of(&mut running, &case, &pages, By::Step) == want, "after copy {n}");
     }
 }
@@ -174,10 +173,10 @@ fn first_error(running: &mut Running<'_>, pages: &sterna::program::PageTable) ->
     (0..4).find_map(run).expect("an error").to_string()
 }
 
-/// Stamps in recordings, and events around stages.
+/// By timestamps in graphs, and by events around stages.
 #[test]
 fn streamed_layers_are_timed() {
-    let (case, pages) = of_model(Model { n_layers: 3, ..SMALL });
+    let (case, pages) = model_case(Model { n_layers: 3, ..SMALL });
     for how in [Profiling::Stamps, Profiling::Events] {
         let card = Cuda::on(Box::new(Simt::new(1, 0))).profiled(Some(how)).streamed(streaming(0, 1));
         let mut backend: Box<dyn Backend> = Box::new(card);
@@ -190,10 +189,10 @@ fn streamed_layers_are_timed() {
     }
 }
 
-/// Two programs over the same weights run in turn, each with slots of its own.
+/// Two programs over the same weights run one after the other, each with its own slots.
 #[test]
 fn two_programs_share_streamed_weights() {
-    let (case, pages) = of_model(Model { n_layers: 4, ..SMALL });
+    let (case, pages) = model_case(Model { n_layers: 4, ..SMALL });
     let want = everything(&case, &pages, &mut *on(Simt::new(1, 0), None), By::Step);
     let mut backend = on(Simt::new(1, 2), streaming(1, 1));
     let weights: Vec<_> = case.weights.iter().map(|w| backend.upload(w).expect("an upload")).collect();
@@ -205,9 +204,9 @@ fn two_programs_share_streamed_weights() {
 }
 
 #[test]
-fn options_choose_the_layers_and_a_user_is_told() {
-    let (case, _) = of_model(Model { n_layers: 5, ..SMALL });
-    let told = |options: DeviceOptions| -> Result<Option<String>, BackendError> {
+fn options_choose_the_layers_and_the_note_names_them() {
+    let (case, _) = model_case(Model { n_layers: 5, ..SMALL });
+    let note_of = |options: DeviceOptions| -> Result<Option<String>, BackendError> {
         let DeviceOptions { backend, .. } = "cuda-simt".parse()?;
         let options = DeviceOptions { backend, op_offload_min_batch: Some(MinBatch::Rows(1)), ..options };
         let mut backend = options.open(1)?;
@@ -223,7 +222,7 @@ fn options_choose_the_layers_and_a_user_is_told() {
         (layers("2"), Some("2 of 5 layers stay on the GPU; the weights of the other 3 (")),
         (DeviceOptions { stream_slots: Some(3), ..layers("0") }, Some("in every step, through 3 slots of ")),
     ] {
-        let note = told(options.clone()).expect("options");
+        let note = note_of(options.clone()).expect("options");
         assert_eq!(note.is_some(), want.is_some(), "{options:?}: {note:?}");
         assert!(note.unwrap_or_default().contains(want.unwrap_or_default()));
     }
@@ -233,28 +232,28 @@ fn options_choose_the_layers_and_a_user_is_told() {
         ("a=ROCm0", "want the buffer CPU, CUDA_Host or CUDA0, got `ROCm0`"),
     ] {
         let options = DeviceOptions { override_tensor: Some(list.into()), ..DeviceOptions::default() };
-        let said = told(options).unwrap_err().to_string();
-        assert!(said.contains(&format!("DeviceOptions::override_tensor: {want}")), "{said}");
+        let message = note_of(options).unwrap_err().to_string();
+        assert!(message.contains(&format!("DeviceOptions::override_tensor: {want}")), "{message}");
     }
 }
 
-/// Names of a layer's experts.
+/// Names of the matrices of a layer's experts.
 fn experts_of(p: &Program, layer: usize) -> Vec<&str> {
     let stages = p.layers().remove(layer).stages;
-    let of_stage = p.stages[stages].iter().flat_map(|(_, stage)| match stage {
+    let experts = p.stages[stages].iter().flat_map(|(_, stage)| match stage {
         Stage::Experts(s) => s.experts.as_slice(),
         _ => &[],
     });
-    let matrices = of_stage.flat_map(|expert| [&expert.gate, &expert.up, &expert.down]);
+    let matrices = experts.flat_map(|expert| [&expert.gate, &expert.up, &expert.down]);
     matrices.map(|linear| p.weight_decl(linear.w).name.as_str()).collect()
 }
 
-/// Where experts alone are streamed, steps of few rows read those that are chosen where they lie: nothing is
-/// copied in these, and bits are those of experts on the card.
+/// If only experts are streamed, steps of few rows read the selected ones from host memory: they copy
+/// nothing, and give the same bits as experts on the card.
 #[test]
-fn chosen_experts_are_read_where_they_lie() {
+fn selected_experts_are_read_from_host_memory() {
     let model = Model { n_layers: 2, weights: "i2_s", experts: Some((16, 2)), ..MIXTURE };
-    let (case, pages) = of_model(model);
+    let (case, pages) = model_case(model);
     let want = everything(&case, &pages, &mut *on(Simt::new(1, 0), None), By::Step);
     let all: Vec<String> = (0..model.n_layers)
         .map(|layer| format!("^({})$=CPU", experts_of(&case.p, layer).join("|")))
@@ -283,14 +282,14 @@ fn chosen_experts_are_read_where_they_lie() {
     assert_eq!(copies_in(1), 0);
 }
 
-/// Matrices that a pattern names stay in memory of the host, those of experts for one; the rest of their
-/// layers is on the card, and the bits are the same.
+/// Matrices that match a pattern, such as experts, stay in host memory; the rest of their layers is on the
+/// card, and the bits are the same.
 #[test]
-fn matrices_that_are_named_are_streamed_alone() {
-    let (case, pages) = of_model(Model { n_layers: 4, weights: "q8_0", ..MIXTURE });
+fn only_matching_matrices_are_streamed() {
+    let (case, pages) = model_case(Model { n_layers: 4, weights: "q8_0", ..MIXTURE });
     let want = everything(&case, &pages, &mut *on(Simt::new(1, 0), None), By::Step);
     let whole = on(Simt::new(1, 0), None).plan(&case.p).expect("a plan");
-    // Of all layers but the second, which a pattern before the others keeps on the card.
+    // Experts of all layers except the second, which an earlier pattern keeps on the card.
     let experts = |layer: usize| experts_of(&case.p, layer);
     let pattern = |layer: usize| format!("^({})$", experts(layer).join("|"));
     assert_eq!(experts(1).len(), 18);
@@ -307,7 +306,7 @@ fn matrices_that_are_named_are_streamed_alone() {
     assert!(everything(&case, &pages, &mut *backend, By::Step) == want, "{slots} slots");
     let note = backend.note().expect("something is streamed");
     assert!(note.contains("1 of 4 layers stay on the GPU; the weights of the other 3 ("), "{note}");
-    // With layers streamed whole besides, and with room for all that would be streamed.
+    // Together with layers that are streamed whole, and with slots for everything that would be streamed.
     let both = Streaming { overrides: overrides.clone(), ..Streaming::new(GpuLayers::Count(2), 1) };
     let mut backend = on(Simt::new(1, 3), Some(both));
     assert!(backend.plan(&case.p).expect("a plan").host_bytes > 3 * 18 * 256 * 384 / 32 * 34);

@@ -1,4 +1,4 @@
-//! A driver that counts what it is asked for, and fails where a test wants it to.
+//! A driver that counts allocations and copies, and fails in the calls that a test chooses.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -10,29 +10,29 @@ use sterna::backend::cuda::driver::{
     Address, Driver, Kernel, Launch, Limits, Mailboxes, Piece, Recording, Ring,
 };
 
-/// What is seen of a driver, and what goes wrong.
+/// Counters and faults of a driver.
 #[derive(Default)]
 pub struct Watch {
-    /// Bytes of the card and of the host's page-locked memory.
+    /// Allocated bytes of the card and of page-locked host memory.
     pub card: AtomicU64,
     pub host: AtomicU64,
-    /// Bytes that are free, where it can tell.
+    /// Free bytes that the driver reports, if any.
     pub free: Option<u64>,
     /// True if copies are not waited for.
     pub forgets: bool,
-    /// Whether the host has no page-locked memory.
+    /// True if page-locked memory is refused.
     pub no_ring: AtomicBool,
-    /// The copy that fails, counted from 1, and no other; 0 for none.
+    /// The only copy that fails, counted from 1; 0 for none.
     pub fails: AtomicU32,
     /// The read and the write that fail, likewise.
     pub reads_until: AtomicU32,
     pub writes_until: AtomicU32,
-    /// Copies that were queued, and how long each takes at least.
+    /// Number of queued copies, and the minimum duration of each.
     pub copies: AtomicU64,
     pub copy_nanoseconds: u64,
 }
 
-/// CUDA kernels on the processor, watched.
+/// The CUDA kernels on the CPU with these counters and faults.
 pub struct Watched {
     on: Simt,
     watch: Arc<Watch>,
@@ -43,7 +43,7 @@ impl Watched {
         Self { on, watch: Arc::clone(watch) }
     }
 
-    /// Whether this is the call that fails.
+    /// True for the call that fails.
     fn is_last(until: &AtomicU32) -> bool {
         until.load(Ordering::Relaxed) > 0 && until.fetch_sub(1, Ordering::Relaxed) == 1
     }

@@ -1,4 +1,4 @@
-//! What OpenAI's and llama-server's endpoints answer.
+//! Answers of OpenAI's and llama-server's endpoints.
 
 use std::io::{Read, Write};
 
@@ -18,20 +18,20 @@ fn chat(more: Value) -> Value {
     body
 }
 
-/// The texts of the choices of a streamed chat, and their reasons.
-fn told(chunks: &[Value], n: usize) -> Vec<(String, String)> {
-    let mut told = vec![(String::new(), String::new()); n];
+/// Text and finish reason of each choice of a streamed chat.
+fn joined(chunks: &[Value], n: usize) -> Vec<(String, String)> {
+    let mut joined = vec![(String::new(), String::new()); n];
     for choice in chunks.iter().flat_map(|chunk| chunk["choices"].as_array().unwrap()) {
-        let (text, reason) = &mut told[choice["index"].as_u64().unwrap() as usize];
-        assert_eq!(reason, "", "a chunk behind the end");
+        let (text, reason) = &mut joined[choice["index"].as_u64().unwrap() as usize];
+        assert_eq!(reason, "", "a chunk after the end");
         *text += choice["delta"]["content"].as_str().unwrap_or_default();
         *reason = choice["finish_reason"].as_str().unwrap_or_default().to_owned();
     }
-    told
+    joined
 }
 
 #[test]
-fn a_streamed_chat_is_the_plain_one_in_pieces() {
+fn streamed_chat_equals_the_plain_answer() {
     let server = TestServer::start(|_| ());
     let plain =
         server.post("/v1/chat/completions", &chat(json!({ "n": 2, "logprobs": true, "top_logprobs": 2 })));
@@ -61,7 +61,7 @@ fn a_streamed_chat_is_the_plain_one_in_pieces() {
         assert!(chunk["usage"].is_null() && chunk.get("usage").is_some());
         assert_eq!((&chunk["id"], &chunk["created"]), (&last["id"], &last["created"]));
     }
-    for (index, (text, reason)) in told(&chunks, 2).into_iter().enumerate() {
+    for (index, (text, reason)) in joined(&chunks, 2).into_iter().enumerate() {
         let choice = &plain["choices"][index];
         assert_eq!(choice["message"]["content"], text);
         assert_eq!((choice["finish_reason"].as_str(), reason.as_str()), (Some("length"), "length"));
@@ -75,13 +75,13 @@ fn a_streamed_chat_is_the_plain_one_in_pieces() {
             assert!(entry["logprob"].as_f64().unwrap() <= 0.0);
         }
     }
-    // Without `include_usage` no chunk is without choices.
+    // Without `include_usage` every chunk has choices.
     let chunks = server.post("/v1/chat/completions", &chat(json!({ "stream": true }))).chunks();
     assert!(chunks.iter().all(|chunk| chunk["choices"].as_array().unwrap().len() == 1));
 }
 
 #[test]
-fn seeds_stops_and_biases() {
+fn chat_honours_seed_stop_and_logit_bias() {
     let server = TestServer::start(|_| ());
     let text = |more: Value| {
         let answer = server.post("/v1/chat/completions", &chat(more)).ok();
@@ -97,7 +97,7 @@ fn seeds_stops_and_biases() {
             json!({ "temperature": 0, "max_tokens": 24, "stop": [stop, "never said"], "stream": stream });
         let answer = server.post("/v1/chat/completions", &chat(more));
         let (text, reason) = match stream {
-            true => told(&answer.chunks(), 1).swap_remove(0),
+            true => joined(&answer.chunks(), 1).swap_remove(0),
             false => {
                 let choice = answer.ok()["choices"][0].clone();
                 let text = |value: &Value| value.as_str().unwrap().to_owned();
@@ -117,7 +117,7 @@ fn seeds_stops_and_biases() {
 }
 
 #[test]
-fn completions_of_many_prompts_and_kinds() {
+fn completions_take_texts_token_ids_and_lists() {
     let server = TestServer::start(|_| ());
     let tokens = server.engine().tokenizer().unwrap().encode("You may", Special::Parse, true);
     let ask = |prompt: Value, more: Value| {
@@ -145,7 +145,7 @@ fn completions_of_many_prompts_and_kinds() {
 }
 
 #[test]
-fn llama_servers_completion() {
+fn llama_server_completion_has_its_fields() {
     let server = TestServer::start(|_| ());
     let ask = |more: Value| {
         let mut body = json!({ "prompt": "You may", "n_predict": 6, "temperature": 0, "ignore_eos": true });
@@ -167,7 +167,7 @@ fn llama_servers_completion() {
     let pieces: Vec<Value> = streamed.iter().map(|data| serde_json::from_str(data).unwrap()).collect();
     let progress = &pieces[0]["prompt_progress"];
     assert_eq!(progress["total"], plain["tokens_evaluated"]);
-    // The first says what there was before anything was computed.
+    // The first progress is sent before prefill.
     assert_eq!((&progress["processed"], &progress["time_ms"]), (&progress["cache"], &json!(0)));
     assert_eq!(pieces[1]["prompt_progress"]["processed"], progress["total"]);
     let text: String = pieces.iter().map(|piece| piece["content"].as_str().unwrap()).collect();
@@ -187,7 +187,7 @@ fn llama_servers_completion() {
 }
 
 #[test]
-fn tokens_and_templates() {
+fn tokenize_and_apply_template_endpoints_work() {
     let server = TestServer::start(|_| ());
     let tokenizer = server.engine().tokenizer().unwrap();
     let ids = tokenizer.encode("You may", Special::Parse, false);
@@ -206,9 +206,9 @@ fn tokens_and_templates() {
     assert!(prompt.contains("Hi"), "{prompt}");
 }
 
-/// The token that ends a turn, where the template writes it and where a message spells it.
+/// The token that ends a turn, written by the template and spelled in a message.
 #[test]
-fn no_message_forges_a_turn() {
+fn messages_cannot_forge_the_end_of_a_turn() {
     let server = TestServer::start(|options| options.template = Some("chatml".into()));
     let tokenizer = server.engine().tokenizer().unwrap();
     let eos = tokenizer.eos().expect("the model has an end of text");
@@ -220,35 +220,35 @@ fn no_message_forges_a_turn() {
     };
     assert!(tokenizer.encode(&spelled, Special::Parse, false).contains(&eos));
     assert!(!tokens(&format!("a {spelled} b{spelled}")).contains(&eos), "{spelled}");
-    // Text without control tokens has the tokens that it always had.
+    // Text without control tokens is tokenised as usual.
     let plain = "<|im_start|>user\nHonest text.<|im_end|>\n<|im_start|>assistant\n";
     assert_eq!(tokens("Honest text."), tokenizer.encode(plain, Special::Parse, true));
-    // The text of it is not changed by what guards it.
+    // The protection does not change the text.
     let body = json!({ "messages": [{ "role": "user", "content": spelled }] });
     let prompt = server.post("/apply-template", &body).ok()["prompt"].clone();
     assert_eq!(prompt, format!("<|im_start|>user\n{spelled}<|im_end|>\n<|im_start|>assistant\n"));
-    // A prompt of a completion is as the model reads it.
+    // The prompt of a completion may have control tokens.
     let ids = server.post("/tokenize", &json!({ "content": spelled })).ok()["tokens"].clone();
     assert_eq!(ids, json!([eos]));
 }
 
 #[test]
-fn an_assistants_message_goes_on() {
+fn last_assistant_message_is_continued() {
     let server = TestServer::start(|_| ());
-    let begun = |more: Value| {
+    let apply = |more: Value| {
         let mut body = json!({ "messages": [
             { "role": "user", "content": "Hi" }, { "role": "assistant", "content": "I say" }] });
         more.as_object().unwrap().iter().for_each(|(name, value)| body[name] = value.clone());
         server.post("/apply-template", &body)
     };
-    let prompt = begun(json!({})).ok()["prompt"].as_str().unwrap().to_owned();
+    let prompt = apply(json!({})).ok()["prompt"].as_str().unwrap().to_owned();
     assert!(prompt.ends_with("I say"), "{prompt}");
-    let told = begun(json!({ "continue_final_message": true, "add_generation_prompt": false })).ok();
-    assert_eq!(told["prompt"], prompt);
+    let asked = apply(json!({ "continue_final_message": true, "add_generation_prompt": false })).ok();
+    assert_eq!(asked["prompt"], prompt);
     let closed =
-        begun(json!({ "continue_final_message": false })).ok()["prompt"].as_str().unwrap().to_owned();
+        apply(json!({ "continue_final_message": false })).ok()["prompt"].as_str().unwrap().to_owned();
     assert!(!closed.ends_with("I say"), "{closed}");
-    let both = begun(json!({ "continue_final_message": true, "add_generation_prompt": true })).error(400);
+    let both = apply(json!({ "continue_final_message": true, "add_generation_prompt": true })).error(400);
     assert_eq!(both["param"], "continue_final_message");
     let twice = json!({ "messages": [
         { "role": "assistant", "content": "a" }, { "role": "assistant", "content": "b" }] });
@@ -256,7 +256,7 @@ fn an_assistants_message_goes_on() {
 }
 
 #[test]
-fn what_the_server_says_of_itself() {
+fn server_describes_its_model_and_state() {
     let server = TestServer::start(|options| options.alias = Some("small/one".into()));
     let props = server.get("/props").ok();
     assert_eq!((&props["model_alias"], &props["total_slots"]), (&json!("small/one"), &json!(SLOTS)));
@@ -287,7 +287,7 @@ fn what_the_server_says_of_itself() {
     server.still_answers();
     let metrics = server.get("/metrics");
     assert!(metrics.header("process-start-time-unix").is_some());
-    // Names of headers are written in their usual form.
+    // Header names have their usual capitalisation.
     let mut raw = String::new();
     let mut stream = server.connect();
     stream.write_all(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
@@ -298,9 +298,9 @@ fn what_the_server_says_of_itself() {
     assert_eq!(server.metric("vllm:request_success_total{finished_reason=\"length\"}"), 1.0);
 }
 
-/// Drafts change nothing but the number of steps, which timings and metrics say.
+/// Drafts only change the number of steps, which timings and metrics report.
 #[test]
-fn drafts_are_counted_and_the_text_is_the_same() {
+fn drafts_are_counted_and_keep_the_text() {
     let plain = TestServer::start(|_| ());
     let drafting =
         TestServer::with_engine(engine_with(|options| EngineOptions { drafts: 12, ..options }), |_| ());
@@ -331,7 +331,7 @@ fn drafts_are_counted_and_the_text_is_the_same() {
 }
 
 #[test]
-fn equal_beginnings_are_found_again() {
+fn prompt_prefixes_are_reused() {
     let server = TestServer::start(|_| ());
     let prompt: Vec<u32> = (1..200).collect();
     let ask = |more: Value| {
@@ -346,7 +346,7 @@ fn equal_beginnings_are_found_again() {
 }
 
 #[test]
-fn tokens_that_end_an_answer_and_the_fewest_that_it_has() {
+fn stop_token_ids_and_min_tokens_bound_the_answer() {
     let server = TestServer::start(|_| ());
     let body = json!({ "prompt": [5, 6, 7], "n_predict": 12, "temperature": 1, "seed": 3, "ignore_eos": true,
         "return_tokens": true });
@@ -379,13 +379,13 @@ fn tokens_that_end_an_answer_and_the_fewest_that_it_has() {
 }
 
 #[test]
-fn a_stop_text_may_spell_a_control_token() {
+fn stop_text_may_spell_a_control_token() {
     let server = TestServer::start(|_| ());
     let tokenizer = server.engine().tokenizer().unwrap();
     let bos = tokenizer.bos().unwrap();
     let stop = String::from_utf8_lossy(tokenizer.token_bytes(bos));
     let messages = json!([{ "role": "user", "content": "Hi" }]);
-    // Nothing else is said than this token.
+    // With this bias the model generates only this token.
     let body = json!({ "prompt": [5], "messages": messages, "max_tokens": 5,
         "logit_bias": { bos.to_string(): 1e6 }, "stop": [stop], "stop_sequences": [stop] });
     let native = server.post("/completion", &body).ok();
@@ -401,7 +401,7 @@ fn a_stop_text_may_spell_a_control_token() {
 }
 
 #[test]
-fn a_prompt_is_scored_as_what_was_generated_was() {
+fn prompt_logprobs_equal_those_of_generation() {
     let server = TestServer::start(|_| ());
     let prompt: Vec<u64> = (0..70).map(|i| i * i * 7 % 500).collect();
     let body =
@@ -434,7 +434,7 @@ fn a_prompt_is_scored_as_what_was_generated_was() {
     assert_eq!(first["choices"][0]["text"], answer["choices"][0]["text"]);
     assert_eq!(first["choices"][0]["logprobs"], *logprobs);
 
-    // With something said behind it, and of a single token, which nothing stands before.
+    // With two generated tokens after the prompt, and with a prompt of one token, which has no logprob.
     let on = json!({ "prompt": prompt, "echo": true, "logprobs": 0, "max_tokens": 2, "temperature": 0 });
     let on = server.post("/v1/completions", &on).ok();
     assert_eq!(on["choices"][0]["logprobs"]["tokens"].as_array().unwrap().len(), 72);

@@ -1,5 +1,5 @@
-//! Attacks that other servers have fallen to, by their numbers where they have some. Each is answered with
-//! 400 or its like, nothing else happens, and a good request behind it is answered as ever.
+//! Attacks that have worked on other servers, with their CVE numbers if they have one. Each is answered with
+//! 400 or a similar status and has no other effect: a good request after it is answered as usual.
 
 use std::net::TcpListener;
 use std::time::Duration;
@@ -8,14 +8,14 @@ use serde_json::{Value, json};
 
 use super::client::{Answer, TestServer};
 
-/// Not a fault of the server.
-fn is_refused_or_answered(answer: &Answer, what: &dyn std::fmt::Display) {
+/// The status has to be 200 or 400, not a server error.
+fn assert_no_server_error(answer: &Answer, what: &dyn std::fmt::Display) {
     assert!([200, 400].contains(&answer.status), "{what}: {} {}", answer.status, answer.text);
 }
 
 /// CVE-2026-21869 (llama.cpp, a negative `n_discard`), CVE-2026-34756 (vLLM, `n`), CVE-2024-8939 (`best_of`).
 #[test]
-fn numbers_beyond_all_bounds() {
+fn extreme_numbers_do_no_harm() {
     let server = TestServer::start(|_| ());
     let fields = [
         "best_of",
@@ -60,15 +60,15 @@ fn numbers_beyond_all_bounds() {
     let values = [json!(i64::MIN), json!(-5), json!(u64::MAX), json!(1e308)];
     for (path, body, inner) in &bodies {
         for field in fields {
-            // One API reads all of them, the others share most of how they are read.
+            // `/completion` reads all of these fields. The other APIs share most of the parser.
             let few = if *path == "/completion" { &values[..] } else { &values[2..] };
             for value in few {
                 let mut body = body.clone();
                 let holder = if inner.is_empty() { &mut body } else { &mut body[*inner] };
                 holder[field] = value.clone();
-                // Without an end of its own an answer goes on to the end of the context.
+                // Otherwise an answer without a limit would fill the context.
                 body["ignore_eos"] = false.into();
-                is_refused_or_answered(&server.post(path, &body), &format!("{path} {field} {value}"));
+                assert_no_server_error(&server.post(path, &body), &format!("{path} {field} {value}"));
             }
         }
     }
@@ -86,9 +86,9 @@ fn numbers_beyond_all_bounds() {
     server.still_answers();
 }
 
-/// CVE-2025-48942 to 48944 (vLLM, schemas and regexes that end the engine), llama.cpp 22606 (recursion).
+/// CVE-2025-48942 to 48944 (vLLM, schemas and regexes that crash the engine), llama.cpp 22606 (recursion).
 #[test]
-fn grammars_that_mean_harm() {
+fn malicious_grammars_do_no_harm() {
     let server = TestServer::start(|_| ());
     let chain = |n: usize| {
         let mut defs: Vec<(String, Value)> =
@@ -128,8 +128,8 @@ fn grammars_that_mean_harm() {
     }
     for schema in refused.iter().chain(&odd) {
         let tool = json!({ "type": "function", "function": { "name": "f", "parameters": schema } });
-        is_refused_or_answered(&ask(json!({ "tools": [tool] })), &short(schema));
-        is_refused_or_answered(&ask(json!({ "json_schema": schema })), &short(schema));
+        assert_no_server_error(&ask(json!({ "tools": [tool] })), &short(schema));
+        assert_no_server_error(&ask(json!({ "json_schema": schema })), &short(schema));
     }
     for (name, grammar) in [
         ("grammar", format!("root ::= {brackets}")),
@@ -141,21 +141,21 @@ fn grammars_that_mean_harm() {
     ] {
         assert_eq!(ask(json!({ name: grammar })).status, 400, "{name} {}", short(&grammar.into()));
     }
-    is_refused_or_answered(&ask(json!({ "guided_regex": "(a{1000}){1000}{1000}" })), &"a large regex");
+    assert_no_server_error(&ask(json!({ "guided_regex": "(a{1000}){1000}{1000}" })), &"a large regex");
     server.still_answers();
 }
 
-/// CVE-2024-8768 (vLLM, a prompt of nothing).
+/// CVE-2024-8768 (vLLM, an empty prompt).
 #[test]
-fn prompts_of_nothing() {
+fn empty_prompts_do_no_harm() {
     let server = TestServer::start(|_| ());
     let eos = server.get("/props").ok()["eos_token"].as_str().unwrap_or("<|eot_id|>").to_owned();
     for prompt in [json!(""), json!([]), json!([[]]), json!([""]), json!([[], []]), json!(null), json!(eos)] {
         for path in ["/completion", "/v1/completions"] {
             let body = json!({ "prompt": prompt, "max_tokens": 1, "n_predict": 1 });
-            is_refused_or_answered(&server.post(path, &body), &format!("{path} {prompt}"));
+            assert_no_server_error(&server.post(path, &body), &format!("{path} {prompt}"));
         }
-        is_refused_or_answered(
+        assert_no_server_error(
             &server.post(
                 "/api/generate",
                 &json!({ "prompt": prompt, "raw": true, "stream": false,
@@ -172,10 +172,10 @@ fn prompts_of_nothing() {
     server.still_answers();
 }
 
-/// CVE-2026-5530 (ollama), llama-server's `/cors-proxy`: nothing that a request says is fetched.
+/// CVE-2026-5530 (ollama), llama-server's `/cors-proxy`: no URL of a request is fetched.
 /// CVE-2026-7482 (ollama): nothing is uploaded.
 #[test]
-fn nothing_is_fetched_or_uploaded() {
+fn requests_cannot_fetch_or_upload() {
     let server = TestServer::start(|_| ());
     let there = TcpListener::bind("127.0.0.1:0").unwrap();
     there.set_nonblocking(true).unwrap();
@@ -213,9 +213,9 @@ fn nothing_is_fetched_or_uploaded() {
     server.still_answers();
 }
 
-/// CVE-2025-62426 (vLLM): what a request tells the template replaces nothing of the conversation.
+/// CVE-2025-62426 (vLLM): the template variables of a request cannot replace the conversation.
 #[test]
-fn variables_of_the_template_replace_nothing() {
+fn template_variables_cannot_replace_messages() {
     let server = TestServer::start(|options| options.template = Some("chatml".into()));
     let body = json!({ "messages": [{ "role": "user", "content": "Original." }] });
     let plain = server.post("/apply-template", &body).ok();
@@ -226,9 +226,9 @@ fn variables_of_the_template_replace_nothing() {
     assert!(plain["prompt"].as_str().unwrap().contains("Original."));
 }
 
-/// Every path that the server describes wants a key, but health.
+/// Every path in the OpenAPI document needs the key, except health.
 #[test]
-fn no_path_is_forgotten_by_the_key() {
+fn every_path_but_health_needs_the_key() {
     let server = TestServer::start(|options| options.keys = vec!["key".into()]);
     let with_key =
         "GET /openapi.json HTTP/1.1\r\nHost: localhost\r\nx-api-key: key\r\nConnection: close\r\n\r\n";
@@ -250,9 +250,9 @@ fn no_path_is_forgotten_by_the_key() {
     assert!(n_guarded > 30, "{n_guarded}");
 }
 
-/// More connections than there are places wait for one, and silent ones give theirs back.
+/// Connections over the limit wait for a place, and silent ones lose theirs after a time.
 #[test]
-fn connections_beyond_the_last_place_wait() {
+fn connections_over_the_limit_wait() {
     let server = TestServer::start(|options| {
         options.max_connections = 2;
         options.header_time = Duration::from_millis(300);
@@ -262,9 +262,9 @@ fn connections_beyond_the_last_place_wait() {
     drop(silent);
 }
 
-/// The log has neither what was said nor keys nor queries.
+/// The log has no prompts, keys or query strings.
 #[test]
-fn the_log_is_silent_on_prompts_and_keys() {
+fn log_has_no_prompts_or_keys() {
     use std::io::{BufRead, BufReader};
     use std::process::{Command, Stdio};
 

@@ -1,4 +1,4 @@
-//! A server in this process on a free port, and a client that knows as little HTTP as it can.
+//! A server in this process on a free port, and a minimal HTTP client.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -9,9 +9,9 @@ use serde_json::Value;
 use sterna::engine::{Drafter, Engine, EngineOptions, Error, NgramLookup, SamplerOptions, Speculation};
 use sterna::serve::{Companion, Loaded, ModelSource, ServeError, ServeOptions, Server, Stopper};
 
-use super::described::Description;
+use super::openapi::Description;
 
-/// What a server says of itself.
+/// The OpenAPI document of the server.
 pub static DESCRIPTION: LazyLock<Description> =
     LazyLock::new(|| Description::new(TestServer::start(|_| ()).send(&get("/openapi.json")).ok()));
 
@@ -21,10 +21,10 @@ fn get(path: &str) -> String {
 
 /// Slots of the test server.
 pub const SLOTS: usize = 3;
-/// Positions of a sequence.
+/// Context length of each sequence.
 pub const N_CTX: usize = 320;
 
-/// Drafts from the text, whatever the clock says that they cost.
+/// N-gram drafts with a fixed low cost instead of a measured one.
 #[derive(Debug)]
 struct FreeDrafts;
 
@@ -40,13 +40,13 @@ impl Speculation for FreeDrafts {
 
 pub struct TestServer {
     pub address: SocketAddr,
-    /// Of gRPC.
+    /// Address of gRPC.
     #[cfg_attr(not(feature = "grpc"), expect(dead_code))]
     pub grpc: Option<SocketAddr>,
-    /// Of events of the KV cache.
+    /// Address of the KV cache events.
     #[cfg_attr(not(feature = "grpc"), expect(dead_code))]
     pub kv_events: Option<String>,
-    /// Of a server with one model.
+    /// Engine of a server with one model.
     engine: Option<Engine>,
     stopper: Stopper,
     ended: Option<std::thread::JoinHandle<Result<(), ServeError>>>,
@@ -57,7 +57,7 @@ pub fn engine(n_ctx: usize) -> Engine {
     engine_with(|options| EngineOptions { n_ctx: Some(n_ctx), ..options })
 }
 
-/// An engine whose options are changed.
+/// An engine with changed options.
 pub fn engine_with(change: impl FnOnce(EngineOptions) -> EngineOptions) -> Engine {
     let path = support::golden("bitnet/tiny-i2_s.gguf").expect("tiny-i2_s.gguf is in tests/data");
     let options = EngineOptions {
@@ -76,9 +76,9 @@ impl TestServer {
         Self::with_engine(engine(N_CTX), change)
     }
 
-    /// One that is not asked whether it is ready.
+    /// Starts a server without waiting until it is ready.
     #[cfg(any(feature = "grpc", feature = "tls"))]
-    pub fn start_unasked(
+    pub fn start_without_waiting(
         companions: Vec<Box<dyn Companion>>,
         change: impl FnOnce(&mut ServeOptions),
     ) -> Self {
@@ -87,14 +87,14 @@ impl TestServer {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let loaded = Loaded { engine: engine(N_CTX), sampler: SamplerOptions::default(), speculation: None };
         let server = Server::start(listener, options, companions, "tiny", move || Ok(loaded));
-        Self::unasked(server.unwrap(), None)
+        Self::without_waiting(server.unwrap(), None)
     }
 
     pub fn with_engine(engine: Engine, change: impl FnOnce(&mut ServeOptions)) -> Self {
         Self::with_companions(engine, Vec::new(), change)
     }
 
-    /// With services beside HTTP.
+    /// Starts a server with services besides HTTP.
     pub fn with_companions(
         engine: Engine,
         companions: Vec<Box<dyn Companion>>,
@@ -103,14 +103,14 @@ impl TestServer {
         let mut options = ServeOptions { metrics: true, ..ServeOptions::default() };
         change(&mut options);
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        // It drafts where the engine has room for that.
+        // Drafts are used if the engine has room for them.
         let speculation: Option<Arc<dyn Speculation>> = Some(Arc::new(FreeDrafts));
         let loaded = Loaded { engine: engine.clone(), sampler: SamplerOptions::default(), speculation };
         let server = Server::start(listener, options, companions, "tiny", move || Ok(loaded)).unwrap();
         Self::of(server, Some(engine))
     }
 
-    /// With models that requests choose by name.
+    /// Starts a server with several models, from which requests choose by name.
     pub fn several(models: Vec<ModelSource>, change: impl FnOnce(&mut ServeOptions)) -> Self {
         let mut options = ServeOptions { metrics: true, ..ServeOptions::default() };
         change(&mut options);
@@ -120,10 +120,10 @@ impl TestServer {
 
     /// The engine of a server with one model.
     pub fn engine(&self) -> &Engine {
-        self.engine.as_ref().expect("it has one model")
+        self.engine.as_ref().expect("the server has one model")
     }
 
-    fn unasked(server: Server, engine: Option<Engine>) -> Self {
+    fn without_waiting(server: Server, engine: Option<Engine>) -> Self {
         let (address, stopper) = (server.address(), server.stopper());
         let endpoint = |name: &str| server.endpoints().find(|endpoint| endpoint.service == name);
         let grpc = endpoint("gRPC").map(|grpc| grpc.address.parse().unwrap());
@@ -133,7 +133,7 @@ impl TestServer {
     }
 
     fn of(server: Server, engine: Option<Engine>) -> Self {
-        let this = Self::unasked(server, engine);
+        let this = Self::without_waiting(server, engine);
         let begun = Instant::now();
         while this.send(&get("/health")).status != 200 {
             // Other programs may have the machine's cores.
@@ -143,33 +143,33 @@ impl TestServer {
         this
     }
 
-    /// Ends it, and says how it ended.
+    /// Stops the server and returns its result.
     pub fn stop(mut self) -> Result<(), ServeError> {
         self.stopper.stop();
         self.ended.take().unwrap().join().unwrap()
     }
 
-    /// How it ended without being told.
+    /// Waits until the server ends by itself and returns its result.
     pub fn wait(mut self) -> Result<(), ServeError> {
         self.ended.take().unwrap().join().unwrap()
     }
 
     pub fn get(&self, path: &str) -> Answer {
-        self.send(&get(path)).held_to_description("get", path)
+        self.send(&get(path)).checked("get", path)
     }
 
     pub fn post(&self, path: &str, body: &Value) -> Answer {
         self.post_with(path, "", body.to_string().as_bytes())
     }
 
-    /// With more header lines, each with its end.
+    /// Posts with more header lines, each with its line end.
     pub fn post_with(&self, path: &str, headers: &str, body: &[u8]) -> Answer {
         let mut stream = self.connect();
         send(&mut stream, path, headers, body);
-        Answer::read(stream).held_to_description("post", path)
+        Answer::read(stream).checked("post", path)
     }
 
-    /// A request that is answered in pieces, as far as its head.
+    /// Sends a request and returns the stream of its answer, unread.
     pub fn begin(&self, path: &str, body: &Value) -> BufReader<TcpStream> {
         let mut stream = self.connect();
         send(&mut stream, path, "", body.to_string().as_bytes());
@@ -188,12 +188,12 @@ impl TestServer {
         stream
     }
 
-    /// The value of a line of `/metrics`, whatever model it names.
+    /// The value of a line of `/metrics`, for any model name.
     pub fn metric(&self, name: &str) -> f64 {
         let text = self.get("/metrics").text;
         let plain = |line: &str| match line.split_once("model_name=\"") {
             Some((before, rest)) => {
-                let rest = rest.split_once('"').expect("a name ends").1;
+                let rest = rest.split_once('"').expect("a closing quote").1;
                 format!("{before}{}", rest.trim_start_matches(',')).replace("{}", "")
             }
             None => line.to_owned(),
@@ -203,7 +203,7 @@ impl TestServer {
         line.unwrap_or_else(|| panic!("{name} is not in:\n{text}")).parse().unwrap()
     }
 
-    /// Waits until `done` says yes.
+    /// Waits until `done` returns true.
     pub fn until(&self, what: &str, done: impl Fn(&Self) -> bool) {
         let begun = Instant::now();
         while !done(self) {
@@ -213,7 +213,7 @@ impl TestServer {
         }
     }
 
-    /// A plain request, which must be answered whatever was sent before.
+    /// Checks that a plain request is still answered.
     pub fn still_answers(&self) {
         let answer = self.post("/completion", &serde_json::json!({ "prompt": "You", "n_predict": 2 }));
         assert_eq!(answer.status, 200, "{}", answer.text);
@@ -230,23 +230,23 @@ impl Drop for TestServer {
     }
 }
 
-/// The address of a program that was started with `--port 0`, from the lines of its log, once it is ready.
-/// The line that says `ready` and the one with the address come in either order.
+/// Reads the log of a program that was started with `--port 0` until it is ready, and returns its address.
+/// The line with `ready` and the line with the address come in either order.
 pub fn started(lines: &mut impl Iterator<Item = String>, ready: &str) -> String {
     let (mut address, mut is_ready) = (None, false);
     while address.is_none() || !is_ready {
-        let line = lines.next().expect("it listens and is ready before it ends");
+        let line = lines.next().expect("the program is ready before it ends");
         is_ready |= line.contains(ready);
         if let Some((_, rest)) = line.split_once("listening on http://") {
             address = rest.split(['"', ' ']).next().map(str::to_owned);
         }
     }
-    address.expect("the loop ends with one")
+    address.expect("the loop has found it")
 }
 
 pub fn send(stream: &mut TcpStream, path: &str, headers: &str, body: &[u8]) {
     let request = request(path, headers, body);
-    // A server that refuses a body need not read it.
+    // A server that refuses a body does not have to read it.
     let _ = stream.write_all(&request);
 }
 
@@ -260,11 +260,11 @@ pub fn request(path: &str, headers: &str, body: &[u8]) -> Vec<u8> {
     [head.as_bytes(), body].concat()
 }
 
-/// What came back.
+/// An answer of the server.
 #[derive(Debug)]
 pub struct Answer {
     pub status: u16,
-    /// Lines of the head, in lower case.
+    /// Header lines in lower case.
     pub head: Vec<String>,
     pub text: String,
 }
@@ -280,9 +280,9 @@ impl Answer {
         Self { status, head, text: String::from_utf8(bytes).unwrap() }
     }
 
-    /// The answer, which has the form that the server's description gives it.
-    fn held_to_description(self, method: &str, path: &str) -> Self {
-        DESCRIPTION.holds(method, path, self.status, self.header("content-type"), &self.text);
+    /// Checks the answer against the OpenAPI document.
+    fn checked(self, method: &str, path: &str) -> Self {
+        DESCRIPTION.check_response(method, path, self.status, self.header("content-type"), &self.text);
         self
     }
 
@@ -294,13 +294,13 @@ impl Answer {
         serde_json::from_str(&self.text).unwrap_or_else(|err| panic!("{err}: {}", self.text))
     }
 
-    /// As JSON, of an answer that must be a good one.
+    /// JSON of an answer that must have status 200.
     pub fn ok(&self) -> Value {
         assert_eq!(self.status, 200, "{}", self.text);
         self.json()
     }
 
-    /// The error object, of an answer with that status.
+    /// The error object of an answer that must have `status`.
     pub fn error(&self, status: u16) -> Value {
         assert_eq!(self.status, status, "{}", self.text);
         let error = self.json()["error"].clone();
@@ -308,7 +308,7 @@ impl Answer {
         error
     }
 
-    /// Data of server-sent events; what frames them is checked.
+    /// Data of server-sent events. Checks their framing.
     pub fn data(&self) -> Vec<String> {
         assert_eq!(self.status, 200, "{}", self.text);
         assert_eq!(self.header("content-type"), Some("text/event-stream"));
@@ -321,7 +321,7 @@ impl Answer {
         .collect()
     }
 
-    /// Data as JSON, up to the `[DONE]` that must come last.
+    /// Data as JSON, without the `[DONE]`, which must come last.
     pub fn chunks(&self) -> Vec<Value> {
         let mut data = self.data();
         assert_eq!(data.pop().as_deref(), Some("[DONE]"));
@@ -329,7 +329,7 @@ impl Answer {
     }
 }
 
-/// The status and the head, in lower case. What says to wait for them is passed over.
+/// Status and header lines in lower case. Skips `100 Continue`.
 pub fn read_head(stream: &mut impl BufRead) -> (u16, Vec<String>) {
     let mut lines = Vec::new();
     loop {

@@ -1,10 +1,11 @@
-//! What Codex sends to `/v1/responses`, shortened: tools in namespaces, tools of OpenAI's servers, items of
-//! both. Recorded from version 0.169.0 with one MCP server. And custom tools, which it has for some models.
+//! Shortened requests of Codex to `/v1/responses`: tools in namespaces, tools that OpenAI's servers run, and
+//! items of both. Recorded from version 0.169.0 with one MCP server. Also custom tools, which Codex has for
+//! some models.
 
 use serde_json::{Value, json};
 
 use super::client::{DESCRIPTION, TestServer, engine};
-use super::dialects::{events, is_held, no_thoughts, schema, with};
+use super::dialects::{events, fits_schema, no_thoughts, schema, with};
 
 fn function(name: &str) -> Value {
     json!({ "type": "function", "name": name, "description": "Does it.", "strict": false,
@@ -23,21 +24,21 @@ fn tools() -> Value {
     ])
 }
 
-fn said(role: &str, text: &str) -> Value {
+fn message(role: &str, text: &str) -> Value {
     json!({ "type": "message", "id": "msg_1", "role": role,
         "content": [{ "type": "input_text", "text": text }] })
 }
 
-/// A turn in which all kinds of tools have been called.
+/// A conversation in which all kinds of tools have been called.
 fn input() -> Value {
     let call = json!({ "type": "function_call", "status": "completed", "id": "fc_1", "call_id": "call_1",
         "name": "close_agent", "namespace": "multi_agent_v1", "arguments": "{\"c\":\"x\"}" });
     let answer =
         json!({ "type": "function_call_output", "id": "fco_1", "call_id": "call_1", "output": "closed" });
     json!([
-        said("developer", "Write code."),
-        said("user", "The folder is empty."),
-        said("user", "Go."),
+        message("developer", "Write code."),
+        message("user", "The folder is empty."),
+        message("user", "Go."),
         { "type": "web_search_call", "id": "ws_1", "status": "completed",
             "action": { "type": "search", "query": "how" } },
         call,
@@ -55,24 +56,24 @@ fn request() -> Value {
 }
 
 #[test]
-fn codex_is_served_as_it_comes() {
+fn recorded_codex_requests_are_served() {
     let server = TestServer::with_engine(engine(2048), |_| ());
     let body = request();
-    DESCRIPTION.holds_for_request("ResponsesRequest", &body);
-    let told = events(&server.post("/v1/responses", &with(&body, json!({ "max_output_tokens": 4 }))));
-    let last = &told[told.len() - 1]["response"];
+    DESCRIPTION.check_request("ResponsesRequest", &body);
+    let streamed = events(&server.post("/v1/responses", &with(&body, json!({ "max_output_tokens": 4 }))));
+    let last = &streamed[streamed.len() - 1]["response"];
     assert_eq!((&last["error"], &last["tools"]), (&Value::Null, &body["tools"]));
 
-    // A call has its namespace, and the name that it has there.
+    // A call has its namespace, and its name in the namespace.
     for (namespace, name) in [("multi_agent_v1", "spawn_agent"), ("mcp__toy", "echo")] {
         let choice = json!({ "type": "function", "namespace": namespace, "name": name });
         let one = json!({ "tool_choice": choice, "parallel_tool_calls": false,
             "logit_bias": no_thoughts(&server) });
         let body = with(&body, one);
         let plain = server.post("/v1/responses", &with(&body, json!({ "stream": false }))).ok();
-        let told = events(&server.post("/v1/responses", &body));
+        let streamed = events(&server.post("/v1/responses", &body));
         let of_kind =
-            |kind: &str| told.iter().find(|event| event["type"] == format!("response.{kind}")).unwrap();
+            |kind: &str| streamed.iter().find(|event| event["type"] == format!("response.{kind}")).unwrap();
         let (begun, done) = (&of_kind("output_item.added")["item"], &of_kind("output_item.done")["item"]);
         for item in [&plain["output"][0], begun, done] {
             assert_eq!((&item["type"], &item["name"]), (&json!("function_call"), &json!(name)), "{item}");
@@ -80,13 +81,13 @@ fn codex_is_served_as_it_comes() {
         }
         assert_eq!(of_kind("function_call_arguments.done")["name"], name);
         assert_eq!(done["arguments"], plain["output"][0]["arguments"]);
-        assert!(is_held(&serde_json::from_str(done["arguments"].as_str().unwrap()).unwrap()), "{done}");
+        assert!(fits_schema(&serde_json::from_str(done["arguments"].as_str().unwrap()).unwrap()), "{done}");
     }
 }
 
-/// The model reads what it would read of functions whose names say all.
+/// The prompt is the same as with plain functions whose names include the namespace.
 #[test]
-fn namespaces_are_part_of_names_to_the_model() {
+fn namespaces_are_part_of_names_in_the_prompt() {
     let server = TestServer::with_engine(engine(2048), |options| options.template = Some("chatml".into()));
     let count = |body: &Value| server.post("/v1/responses/input_tokens", body).ok()["input_tokens"].clone();
     let wanted = count(&request());
@@ -103,14 +104,14 @@ fn namespaces_are_part_of_names_to_the_model() {
     items[3].as_object_mut().unwrap().remove("namespace");
     let body = with(&request(), json!({ "tools": functions, "input": items }));
     assert_eq!(count(&body), wanted);
-    // That is more than a prompt without tools.
+    // The prompt without tools is shorter.
     assert!(count(&with(&body, json!({ "tools": [] }))).as_u64() < wanted.as_u64());
 }
 
 #[test]
-fn custom_tools_are_called_with_a_text() {
+fn custom_tools_are_called_with_text() {
     let server = TestServer::with_engine(engine(2048), |options| options.template = Some("chatml".into()));
-    // A random model does not end a text; with these likely it does so at once.
+    // A random model does not end a text. With these tokens made likely it does so at once.
     let id = |text: &str| server.post("/tokenize", &json!({ "content": text })).ok()["tokens"][0].to_string();
     let mut bias = no_thoughts(&server);
     ["\"", "]", "}"].iter().for_each(|text| bias[id(text)] = json!(100));
@@ -120,7 +121,7 @@ fn custom_tools_are_called_with_a_text() {
         "model": "any", "input": "Go.", "tools": [tool], "tool_choice": { "type": "custom", "name": "patch" },
         "parallel_tool_calls": false, "max_output_tokens": 120, "temperature": 0, "logit_bias": bias,
     });
-    DESCRIPTION.holds_for_request("ResponsesRequest", &body);
+    DESCRIPTION.check_request("ResponsesRequest", &body);
     let plain = server.post("/v1/responses", &body).ok();
     let call = &plain["output"][0];
     let of_call = (&plain["status"], &call["type"], &call["status"], &call["name"]);
@@ -134,8 +135,8 @@ fn custom_tools_are_called_with_a_text() {
     assert!(!input.is_empty() && input.bytes().all(|byte| byte == b'a'), "{call}");
     assert!(call["arguments"].is_null() && call["namespace"].is_null(), "{call}");
 
-    let told = events(&server.post("/v1/responses", &with(&body, json!({ "stream": true }))));
-    let mut kinds: Vec<&str> = told.iter().map(|event| event["type"].as_str().unwrap()).collect();
+    let streamed = events(&server.post("/v1/responses", &with(&body, json!({ "stream": true }))));
+    let mut kinds: Vec<&str> = streamed.iter().map(|event| event["type"].as_str().unwrap()).collect();
     kinds.retain(|kind| kind.contains("tool_call") || kind.contains("item"));
     let wanted = [
         "response.output_item.added",
@@ -144,22 +145,22 @@ fn custom_tools_are_called_with_a_text() {
         "response.output_item.done",
     ];
     assert_eq!(kinds, wanted);
-    let of_kind = |kind: &str| told.iter().find(|event| event["type"] == kind).unwrap();
+    let of_kind = |kind: &str| streamed.iter().find(|event| event["type"] == kind).unwrap();
     let done = &of_kind(wanted[3])["item"];
     for (event, field) in [(wanted[1], "delta"), (wanted[2], "input")] {
         assert_eq!((&of_kind(event)[field], &of_kind(event)["item_id"]), (&call["input"], &done["id"]));
     }
     assert_eq!((&done["input"], &done["type"]), (&call["input"], &call["type"]));
 
-    // The turn goes on with the call as it came, and what the tool said.
+    // The next request has the call as it was sent, and the output of the tool.
     let answer = json!({ "type": "custom_tool_call_output", "call_id": call["call_id"], "output": "done" });
-    let turn = json!({ "input": [said("user", "Go."), call, answer], "tool_choice": "none",
+    let turn = json!({ "input": [message("user", "Go."), call, answer], "tool_choice": "none",
         "max_output_tokens": 1 });
     server.post("/v1/responses", &with(&body, turn)).ok();
 }
 
 #[test]
-fn tools_of_openais_servers_cannot_be_chosen() {
+fn hosted_tools_cannot_be_chosen() {
     let server = TestServer::start(|_| ());
     let body = json!({ "input": "Go.", "max_output_tokens": 1, "tools": [{ "type": "web_search" }] });
     server.post("/v1/responses", &body).ok();

@@ -1,11 +1,11 @@
-//! Tools, schemas and thoughts in Anthropic's messages, OpenAI's responses and ollama's chat. The model is
-//! random, so that it says what it is held to.
+//! Tools, schemas and reasoning in Anthropic's messages, OpenAI's responses and ollama's chat. The model has
+//! random weights, so only its grammar makes it write calls and JSON.
 
 use serde_json::{Map, Value, json};
 
 use super::client::{Answer, DESCRIPTION, TestServer, engine};
 
-/// The tool `name`, as chat completions and ollama have it.
+/// The tool `name` in the format of chat completions and ollama.
 fn tool(name: &str) -> Value {
     let function = json!({ "name": name, "description": "Says it.", "parameters": schema() });
     json!({ "type": "function", "function": function })
@@ -17,11 +17,11 @@ pub fn schema() -> Value {
         "additionalProperties": false })
 }
 
-pub fn is_held(value: &Value) -> bool {
+pub fn fits_schema(value: &Value) -> bool {
     *value == json!({ "c": "x" }) || *value == json!({ "c": "y" })
 }
 
-/// The tool as `outer`, with its schema as `name`.
+/// The tool `name` without the outer object, with its schema in the field `schema_name`.
 fn flat(name: &str, schema_name: &str) -> Value {
     let mut flat = tool(name)["function"].take();
     let parameters = flat.as_object_mut().unwrap().remove("parameters").unwrap();
@@ -36,13 +36,13 @@ pub fn with(body: &Value, more: Value) -> Value {
     body
 }
 
-/// Who must call may think first, and a random model does not come to an end of that: `<` is not picked.
+/// A bias against `<`. Before a required call a model may think, and a random model would not stop.
 pub fn no_thoughts(server: &TestServer) -> Value {
     let less = server.post("/tokenize", &json!({ "content": "<" })).ok()["tokens"][0].to_string();
     json!({ less: -100 })
 }
 
-/// Events of a stream that has names and no `[DONE]`.
+/// Events of a stream with event names and without `[DONE]`.
 pub fn events(answer: &Answer) -> Vec<Value> {
     let events: Vec<Value> = answer.data().iter().map(|data| serde_json::from_str(data).unwrap()).collect();
     let names = answer.text.lines().filter_map(|line| line.strip_prefix("event: "));
@@ -56,7 +56,7 @@ fn lines(answer: &Answer) -> Vec<Value> {
 }
 
 #[test]
-fn calls_in_messages() {
+fn messages_api_calls_tools() {
     let server = TestServer::with_engine(engine(1024), |_| ());
     let body = json!({
         "model": "any", "max_tokens": 60, "seed": 3, "logit_bias": no_thoughts(&server),
@@ -64,12 +64,12 @@ fn calls_in_messages() {
         "tools": [flat("f", "input_schema"), flat("g", "input_schema")],
         "tool_choice": { "type": "tool", "name": "g" },
     });
-    DESCRIPTION.holds_for_request("MessagesRequest", &body);
+    DESCRIPTION.check_request("MessagesRequest", &body);
     let plain = server.post("/v1/messages", &body).ok();
     assert_eq!((&plain["stop_reason"], &plain["content"][1]), (&json!("tool_use"), &Value::Null), "{plain}");
     let call = &plain["content"][0];
     assert_eq!((&call["type"], &call["name"]), (&json!("tool_use"), &json!("g")));
-    assert!(is_held(&call["input"]), "{call}");
+    assert!(fits_schema(&call["input"]), "{call}");
 
     let events = events(&server.post("/v1/messages", &with(&body, json!({ "stream": true }))));
     let kinds: Vec<&str> = events.iter().map(|event| event["type"].as_str().unwrap()).collect();
@@ -81,13 +81,13 @@ fn calls_in_messages() {
     assert_eq!(serde_json::from_str::<Value>(&pieces).unwrap(), call["input"]);
     assert_eq!(events[events.len() - 2]["delta"]["stop_reason"], "tool_use");
 
-    // Any of them, but one.
+    // Any tool, but only one call.
     let any = json!({ "tool_choice": { "type": "any", "disable_parallel_tool_use": true } });
     let any = server.post("/v1/messages", &with(&body, any)).ok();
     assert_eq!(any["content"].as_array().unwrap().len(), 1, "{any}");
-    assert!(is_held(&any["content"][0]["input"]), "{any}");
+    assert!(fits_schema(&any["content"][0]["input"]), "{any}");
 
-    // Cut off within a call: nothing that could be run.
+    // An answer that is cut off within a call has no call.
     let short = server.post("/v1/messages", &with(&body, json!({ "max_tokens": 12 }))).ok();
     assert_eq!(
         (&short["stop_reason"], short["content"].to_string().contains("tool_use")),
@@ -104,7 +104,7 @@ fn calls_in_messages() {
 }
 
 #[test]
-fn calls_in_responses() {
+fn responses_api_calls_tools() {
     let server = TestServer::with_engine(engine(1024), |_| ());
     let body = json!({
         "model": "any", "max_output_tokens": 60, "seed": 3, "logit_bias": no_thoughts(&server),
@@ -113,13 +113,13 @@ fn calls_in_responses() {
             with(&flat("g", "parameters"), json!({ "type": "function", "strict": true }))],
         "tool_choice": { "type": "function", "name": "g" }, "parallel_tool_calls": false,
     });
-    DESCRIPTION.holds_for_request("ResponsesRequest", &body);
+    DESCRIPTION.check_request("ResponsesRequest", &body);
     let plain = server.post("/v1/responses", &body).ok();
     assert_eq!((&plain["status"], &plain["store"]), (&json!("completed"), &json!(false)), "{plain}");
     let call = &plain["output"][0];
     assert_eq!((&call["type"], &call["name"]), (&json!("function_call"), &json!("g")));
     let arguments: Value = serde_json::from_str(call["arguments"].as_str().unwrap()).unwrap();
-    assert!(is_held(&arguments), "{call}");
+    assert!(fits_schema(&arguments), "{call}");
     assert_eq!((&plain["tools"], &plain["tool_choice"]), (&body["tools"], &body["tool_choice"]));
 
     let events = events(&server.post("/v1/responses", &with(&body, json!({ "stream": true }))));
@@ -155,20 +155,20 @@ fn calls_in_responses() {
 }
 
 #[test]
-fn calls_in_ollamas_chat() {
+fn ollama_chat_calls_tools() {
     let server = TestServer::with_engine(engine(1024), |options| options.template = Some("chatml".into()));
-    // Ollama has no choice of tools. What leads to one call is likely instead: `{"tool_calls": [{…}]}`.
+    // Ollama has no tool choice. The biases make one call likely instead: `{"tool_calls": [{…}]}`.
     let id = |text: &str| server.post("/tokenize", &json!({ "content": text })).ok()["tokens"][0].to_string();
     let bias: Map<String, Value> = ["\"", "t", "]", "}"].iter().map(|text| (id(text), json!(100))).collect();
     let body = json!({
         "model": "any", "messages": [{ "role": "user", "content": "Go." }], "tools": [tool("f")],
         "options": { "num_predict": 120, "seed": 3, "temperature": 0, "logit_bias": bias },
     });
-    DESCRIPTION.holds_for_request("OllamaChatRequest", &body);
+    DESCRIPTION.check_request("OllamaChatRequest", &body);
     let streamed = lines(&server.post("/api/chat", &body));
     let plain = server.post("/api/chat", &with(&body, json!({ "stream": false }))).ok();
     let text: String = streamed.iter().map(|line| line["message"]["content"].as_str().unwrap()).collect();
-    // Each answer has ids of its own.
+    // The ids of calls differ in each answer.
     let calls_of = |lines: &[Value]| -> Vec<Value> {
         let calls = lines.iter().filter_map(|line| line["message"]["tool_calls"].as_array());
         calls.flatten().map(|call| call["function"].clone()).collect()
@@ -177,12 +177,12 @@ fn calls_in_ollamas_chat() {
     let whole = (plain["message"]["content"].as_str().unwrap(), calls_of(std::slice::from_ref(&plain)));
     assert_eq!(whole, (text.as_str(), calls.clone()));
     assert_eq!((calls.len(), &plain["done_reason"]), (1, &json!("stop")), "{plain}");
-    assert!(calls[0]["name"] == "f" && is_held(&calls[0]["arguments"]), "{plain}");
+    assert!(calls[0]["name"] == "f" && fits_schema(&calls[0]["arguments"]), "{plain}");
 }
 
-/// One conversation in the words of four APIs is the same prompt.
+/// One conversation in the formats of four APIs gives the same prompt.
 #[test]
-fn a_conversation_with_calls_reads_alike_in_every_api() {
+fn conversation_with_calls_gives_one_prompt_in_all_apis() {
     let server = TestServer::with_engine(engine(1024), |options| options.template = Some("chatml".into()));
     let chat = json!({ "tools": [tool("f")], "max_tokens": 1, "messages": [
         { "role": "system", "content": "Be brief." },
@@ -222,15 +222,15 @@ fn a_conversation_with_calls_reads_alike_in_every_api() {
     assert_eq!(count("/v1/messages/count_tokens", &messages, "input_tokens"), wanted);
     assert_eq!(count("/v1/responses/input_tokens", &responses, "input_tokens"), wanted);
     assert_eq!(count("/api/chat", &ollama, "prompt_eval_count"), wanted);
-    // That a tool failed is said.
+    // The prompt says that a tool has failed.
     let mut failed = messages.clone();
     failed["messages"][2]["content"][0]["is_error"] = true.into();
     assert!(count("/v1/messages/count_tokens", &failed, "input_tokens").as_u64() > wanted.as_u64());
 }
 
 #[test]
-fn schemas_and_thoughts() {
-    // A template that opens the thoughts itself, if it is not told to leave them out.
+fn schemas_and_reasoning_work_in_every_api() {
+    // A template that opens the reasoning itself, unless `enable_thinking` is false.
     let template = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant: \
                     <think>{% if enable_thinking is defined and not enable_thinking %}</think>{% endif %}";
     let server = TestServer::start(|options| options.template = Some(template.into()));
@@ -244,19 +244,19 @@ fn schemas_and_thoughts() {
     let format = json!({ "type": "json_schema", "schema": schema() });
     let said = with(&messages, json!({ "output_config": { "format": format, "effort": "low" } }));
     let said = server.post("/v1/messages", &said).ok();
-    assert!(is_held(&json_of(&said["content"][0]["text"])), "{said}");
+    assert!(fits_schema(&json_of(&said["content"][0]["text"])), "{said}");
     let named = with(&format, json!({ "name": "answer", "strict": true }));
     let said = server.post("/v1/responses", &with(&responses, json!({ "text": { "format": named } }))).ok();
-    assert!(is_held(&json_of(&said["output"][0]["content"][0]["text"])), "{said}");
+    assert!(fits_schema(&json_of(&said["output"][0]["content"][0]["text"])), "{said}");
     let said = server.post("/api/chat", &with(&chat, json!({ "format": schema() }))).ok();
-    assert!(is_held(&json_of(&said["message"]["content"])), "{said}");
+    assert!(fits_schema(&json_of(&said["message"]["content"])), "{said}");
     for raw in [false, true] {
         let said = with(&generate, json!({ "format": schema(), "raw": raw }));
         let said = server.post("/api/generate", &said).ok();
-        assert!(is_held(&json_of(&said["response"])), "{said}");
+        assert!(fits_schema(&json_of(&said["response"])), "{said}");
     }
 
-    // Behind thoughts that the template has opened, not in them: a random model does not come to their end.
+    // The schema applies after the reasoning that the template has opened, which a random model does not end.
     let open = json!({ "thinking": { "type": "adaptive" }, "output_config": { "format": format } });
     let said = server.post("/v1/messages", &with(&messages, open)).ok();
     let thought = said["content"][0]["thinking"].as_str().unwrap();
@@ -272,26 +272,29 @@ fn schemas_and_thoughts() {
         json!([{ "type": "thinking", "thinking": "hm", "signature": "" },
         { "type": "text", "text": "yes" }])
     );
-    let told = events(&server.post("/v1/messages", &with(&body, json!({ "stream": true }))));
-    let thought: String = told.iter().filter_map(|event| event["delta"]["thinking"].as_str()).collect();
-    let blocks: Vec<&Value> = told.iter().filter(|event| event["type"] == "content_block_stop").collect();
+    let streamed = events(&server.post("/v1/messages", &with(&body, json!({ "stream": true }))));
+    let thought: String = streamed.iter().filter_map(|event| event["delta"]["thinking"].as_str()).collect();
+    let blocks: Vec<&Value> = streamed.iter().filter(|event| event["type"] == "content_block_stop").collect();
     assert_eq!((thought.as_str(), blocks.len()), ("hm", 2));
-    assert!(told.iter().any(|event| event["delta"]["type"] == "signature_delta"));
+    assert!(streamed.iter().any(|event| event["delta"]["type"] == "signature_delta"));
 
     let body = with(&with(&responses, on.clone()), grammar.clone());
     let said = server.post("/v1/responses", &body).ok();
     assert_eq!(said["output"][0]["content"], json!([{ "type": "reasoning_text", "text": "hm" }]));
     assert_eq!(said["output"][1]["content"][0]["text"], "yes");
     assert!(said["usage"]["output_tokens_details"]["reasoning_tokens"].as_u64() > Some(0));
-    let told = events(&server.post("/v1/responses", &with(&body, json!({ "stream": true }))));
-    assert_eq!(told[told.len() - 1]["response"]["output"][1]["content"], said["output"][1]["content"]);
-    assert!(told.iter().any(|event| event["type"] == "response.reasoning_text.done"));
+    let streamed = events(&server.post("/v1/responses", &with(&body, json!({ "stream": true }))));
+    assert_eq!(
+        streamed[streamed.len() - 1]["response"]["output"][1]["content"],
+        said["output"][1]["content"]
+    );
+    assert!(streamed.iter().any(|event| event["type"] == "response.reasoning_text.done"));
 
     let body = with(&with(&chat, json!({ "think": "high" })), grammar.clone());
     let said = server.post("/api/chat", &body).ok();
     assert_eq!((&said["message"]["thinking"], &said["message"]["content"]), (&json!("hm"), &json!("yes")));
-    let told = lines(&server.post("/api/chat", &with(&body, json!({ "stream": true }))));
-    let thought: String = told.iter().filter_map(|line| line["message"]["thinking"].as_str()).collect();
+    let streamed = lines(&server.post("/api/chat", &with(&body, json!({ "stream": true }))));
+    let thought: String = streamed.iter().filter_map(|line| line["message"]["thinking"].as_str()).collect();
     assert_eq!(thought, "hm");
     let body = with(&with(&generate, json!({ "think": true })), grammar);
     let said = server.post("/api/generate", &body).ok();
@@ -299,7 +302,7 @@ fn schemas_and_thoughts() {
     let name = server.get("/api/tags").ok()["models"][0]["name"].clone();
     let shown = server.post("/api/show", &json!({ "model": name })).ok();
     assert_eq!(shown["capabilities"], json!(["completion", "tools", "thinking"]));
-    // Thoughts that are off are off.
+    // Reasoning is off by default: the template closes it.
     let plain = server.post("/v1/messages/count_tokens", &messages).ok()["input_tokens"].as_u64();
     let open = json!({ "thinking": { "type": "adaptive" } });
     assert!(
@@ -309,7 +312,7 @@ fn schemas_and_thoughts() {
 }
 
 #[test]
-fn thoughts_in_other_marks() {
+fn reasoning_marks_come_from_the_template() {
     let template = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant: [THINK]";
     let server = TestServer::start(|options| options.template = Some(template.into()));
     let user = json!({ "role": "user", "content": "Go." });
@@ -318,14 +321,14 @@ fn thoughts_in_other_marks() {
     assert_eq!((&said["reasoning_content"], &said["content"]), (&json!("hm"), &json!("yes")));
     let whole = server.post("/v1/chat/completions", &with(&body, json!({ "reasoning_format": "none" }))).ok();
     assert_eq!(whole["choices"][0]["message"]["content"], "hm[/THINK]yes");
-    // An answer that is given stands behind the thoughts, which the template has opened.
+    // A given answer comes after the reasoning, which the template has opened.
     let begun = json!({ "messages": [user, { "role": "assistant", "content": "Well" }] });
     let prompt = server.post("/apply-template", &begun).ok()["prompt"].clone();
     assert_eq!(prompt, "user: Go.\nassistant: [THINK][/THINK]Well");
 }
 
 #[test]
-fn texts_of_documents_and_images_of_tools_are_read() {
+fn documents_and_tool_images_are_accepted() {
     let server = TestServer::start(|options| options.template = Some("chatml".into()));
     let call = json!({ "id": "t", "type": "function", "function": { "name": "f", "arguments": "{}" } });
     let chat = json!({ "max_tokens": 1, "messages": [
@@ -357,7 +360,7 @@ fn texts_of_documents_and_images_of_tools_are_read() {
 }
 
 #[test]
-fn what_these_apis_cannot_have_is_named() {
+fn unsupported_fields_are_named() {
     let server = TestServer::start(|options| options.template = Some("chatml".into()));
     let user = json!([{ "role": "user", "content": "Go." }]);
     let messages = json!({ "messages": user, "max_tokens": 1 });
@@ -418,7 +421,7 @@ fn what_these_apis_cannot_have_is_named() {
     for (path, body, more, param) in cases {
         let answer = server.post(path, &with(body, more.clone()));
         let error = answer.error(400);
-        // Anthropic's errors have no place for the name but their words.
+        // Anthropic's errors have no field for the name, so it is in the message.
         let named =
             error["param"] == param || error["message"].as_str().unwrap().contains(&format!("`{param}`"));
         assert!(named, "{more}: {error}");
@@ -434,7 +437,7 @@ fn what_these_apis_cannot_have_is_named() {
         assert_eq!(answer.status, 400);
         assert!(answer.json()["error"].as_str().unwrap().contains(&format!("`{param}`")), "{}", answer.text);
     }
-    // Unknown fields are left alone, and so is null.
+    // Unknown fields are ignored, and so is null.
     let odd = json!({ "unknown": { "a": [1] }, "tools": null, "tool_choice": null, "metadata": {} });
     for (path, body) in [("/v1/messages", &messages), ("/v1/responses", &responses), ("/api/chat", &ollama)] {
         assert_eq!(server.post(path, &with(body, odd.clone())).status, 200, "{path}");

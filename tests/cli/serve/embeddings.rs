@@ -1,4 +1,4 @@
-//! Embeddings and scores of documents, in the forms of all APIs.
+//! Embeddings and reranking in the formats of all APIs.
 
 use std::ops::ControlFlow;
 
@@ -14,13 +14,13 @@ use sterna::tokenizer::Special;
 
 use super::client::{N_CTX, SLOTS, TestServer, engine_with};
 
-/// A decoder that makes the mean of its rows.
+/// A decoder with mean pooling.
 fn decoder() -> Engine {
     engine_with(|options| EngineOptions { pooling: Some(Pooling::Mean), ..options })
 }
 
-/// The file of a small model of random weights.
-fn made(preset: &str) -> Bytes {
+/// The file of a small model with random weights.
+fn synth_file(preset: &str) -> Bytes {
     let spec = Preset::by_name(preset).unwrap().spec(None, None, 5).unwrap();
     let mut file = Vec::new();
     Synth::new(&spec).unwrap().write(&mut file, |_| ControlFlow::Continue(())).unwrap();
@@ -41,12 +41,12 @@ fn engine_of(file: Bytes, pooling: Option<Pooling>) -> Engine {
 
 /// A small encoder with a classifier.
 fn encoder(pooling: Pooling) -> Engine {
-    engine_of(made("tiny-bert"), Some(pooling))
+    engine_of(synth_file("tiny-bert"), Some(pooling))
 }
 
-/// A small decoder that scores two labels, and reads query and document as Qwen3-Reranker does.
+/// A small decoder with a classifier of two labels, and a rerank template like that of Qwen3-Reranker.
 fn ranking_decoder() -> Engine {
-    let gguf = Gguf::from_bytes(made("tiny")).unwrap();
+    let gguf = Gguf::from_bytes(synth_file("tiny")).unwrap();
     let mut metadata = gguf.metadata().clone();
     metadata.set("tokenizer.chat_template.rerank", "Query: {query}\nDocument: {document}<|eot_id|>\n");
     metadata.set("bitnet-b1.58.pooling_type", 4_u32);
@@ -69,7 +69,7 @@ fn serve(engine: Engine) -> TestServer {
     TestServer::with_engine(engine, |_| ())
 }
 
-/// What an engine makes of one sequence at a time.
+/// The vectors that an engine computes for one sequence at a time.
 fn computed(engine: &Engine, texts: &[(Vec<u32>, Pooled)]) -> Vec<Vec<f32>> {
     let mut batch = engine.batch(BatchOptions::default()).unwrap();
     let vector = |(tokens, pooled): &(Vec<u32>, Pooled)| {
@@ -80,7 +80,7 @@ fn computed(engine: &Engine, texts: &[(Vec<u32>, Pooled)]) -> Vec<Vec<f32>> {
     texts.iter().map(vector).collect()
 }
 
-/// The vectors of texts as they are, and their tokens.
+/// The vectors of whole texts without normalisation, and their tokens.
 fn vectors(engine: &Engine, texts: &[&str]) -> (Vec<Vec<f32>>, Vec<Vec<u32>>) {
     let tokenizer = engine.tokenizer().unwrap();
     let tokens: Vec<Vec<u32>> =
@@ -110,7 +110,7 @@ fn bytes_of(base64: &str) -> Vec<u8> {
     groups.collect()
 }
 
-/// Sums of rows may be of other steps, and have another rounding.
+/// The server may split the batch into other steps, with another rounding.
 #[track_caller]
 fn near(got: &[f32], want: &[f32]) {
     assert_eq!(got.len(), want.len());
@@ -122,7 +122,7 @@ fn near(got: &[f32], want: &[f32]) {
 const TEXTS: [&str; 5] = ["You may copy", "a small owl", "the tall tree on the hill", "owl", "Hi <|eot_id|>"];
 
 #[test]
-fn embeddings_are_the_engines_in_every_form() {
+fn embedding_endpoints_return_the_engines_vectors() {
     let (want, tokens) = vectors(&decoder(), &TEXTS);
     let n_tokens: usize = tokens.iter().map(Vec::len).sum();
     let server = serve(decoder());
@@ -144,7 +144,7 @@ fn embeddings_are_the_engines_in_every_form() {
     for (entry, want) in answer["data"].as_array().unwrap().iter().zip(&want) {
         near(&floats(&entry["embedding"]), &scaled(want, 2));
     }
-    // Tokens, one text, and the other order.
+    // Token ids, one text, and the reverse order.
     for (got, want) in list(json!({ "input": tokens })).iter().zip(&want) {
         near(got, &scaled(want, 2));
     }
@@ -159,20 +159,20 @@ fn embeddings_are_the_engines_in_every_form() {
     for (at, got) in list(json!({ "input": many })).iter().enumerate() {
         near(got, &scaled(&want[at % TEXTS.len()], 2));
     }
-    // As bytes.
+    // As base64.
     let answer = post("/embeddings", json!({ "input": TEXTS, "encoding_format": "base64" }));
     for (entry, want) in answer["data"].as_array().unwrap().iter().zip(&want) {
         let bytes = bytes_of(entry["embedding"].as_str().unwrap());
         let numbers = bytes.chunks_exact(4).map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap()));
         near(&numbers.collect::<Vec<f32>>(), &scaled(want, 2));
     }
-    // The first numbers, and other norms.
+    // Fewer dimensions, and other norms.
     let first = &list(json!({ "input": TEXTS[0], "dimensions": 8 }))[0];
     near(first, &scaled(&want[0][..8], 2));
     for norm in [-1, 0, 1, 2, 3] {
         near(&list(json!({ "input": TEXTS[0], "embd_normalize": norm }))[0], &scaled(&want[0], norm));
     }
-    // llama-server's form.
+    // The format of llama-server.
     for (path, name) in [("/embedding", "content"), ("/embedding", "input"), ("/v1/embeddings", "content")] {
         let answer = post(path, json!({ name: TEXTS }));
         for (at, want) in want.iter().enumerate() {
@@ -180,7 +180,7 @@ fn embeddings_are_the_engines_in_every_form() {
             near(&floats(&answer[at]["embedding"][0]), &scaled(want, 2));
         }
     }
-    // ollama's.
+    // The format of ollama.
     let answer = post("/api/embed", json!({ "model": "any", "input": TEXTS }));
     assert_eq!(answer["prompt_eval_count"], n_tokens);
     assert!(answer["total_duration"].as_u64().unwrap() > 0);
@@ -190,7 +190,7 @@ fn embeddings_are_the_engines_in_every_form() {
     let answer = post("/api/embed", json!({ "input": TEXTS[1], "dimensions": 4, "keep_alive": "5m" }));
     near(&floats(&answer["embeddings"][0]), &scaled(&want[1][..4], 2));
     near(&floats(&post("/api/embeddings", json!({ "prompt": TEXTS[1] }))["embedding"]), &want[1]);
-    // TEI's.
+    // The format of TEI.
     let tei = |body: Value| post("/embed", body).as_array().unwrap().iter().map(floats).collect::<Vec<_>>();
     for inputs in [json!(TEXTS), json!(tokens)] {
         for (got, want) in tei(json!({ "inputs": inputs })).iter().zip(&want) {
@@ -209,7 +209,7 @@ fn embeddings_are_the_engines_in_every_form() {
 }
 
 #[test]
-fn a_vector_per_token_without_pooling() {
+fn pooling_none_returns_a_vector_per_token() {
     let none = || engine_with(|options| EngineOptions { pooling: Some(Pooling::None), ..options });
     let (want, tokens) = vectors(&none(), &TEXTS[..2]);
     let server = serve(none());
@@ -227,7 +227,7 @@ fn a_vector_per_token_without_pooling() {
 }
 
 #[test]
-fn texts_that_are_too_long_fail_or_are_cut() {
+fn long_texts_are_refused_or_truncated() {
     let server = serve(decoder());
     let (n_long, fits) = (N_CTX + 7, vec![5; N_CTX]);
     let long = vec![5; n_long];
@@ -256,7 +256,7 @@ fn texts_that_are_too_long_fail_or_are_cut() {
 }
 
 #[test]
-fn what_is_wrong_with_a_request_is_said() {
+fn invalid_embedding_requests_name_the_field() {
     let server = serve(decoder());
     let dim = server.engine().vector_len();
     let n_vocab = server.engine().hyper().n_vocab;
@@ -292,27 +292,27 @@ fn what_is_wrong_with_a_request_is_said() {
 }
 
 #[test]
-fn embeddings_run_beside_text() {
+fn embeddings_run_next_to_generation() {
     let (want, _) = vectors(&decoder(), &TEXTS);
     let server = serve(decoder());
     let story = json!({ "prompt": "You may", "n_predict": 60, "ignore_eos": true, "temperature": 0 });
     let alone = server.post("/completion", &story).ok()["content"].clone();
     std::thread::scope(|scope| {
-        let told = scope.spawn(|| server.post("/completion", &story).ok()["content"].clone());
+        let generated = scope.spawn(|| server.post("/completion", &story).ok()["content"].clone());
         for _ in 0..4 {
             let answer = server.post("/v1/embeddings", &json!({ "input": TEXTS })).ok();
             for (at, want) in want.iter().enumerate() {
                 near(&floats(&answer["data"][at]["embedding"]), &scaled(want, 2));
             }
         }
-        assert_eq!(told.join().unwrap(), alone);
+        assert_eq!(generated.join().unwrap(), alone);
     });
     let answer = server.post("/api/show", &json!({}));
     assert!(!answer.ok()["capabilities"].as_array().unwrap().contains(&json!("embedding")));
 }
 
 #[test]
-fn an_encoder_embeds_and_says_that_it_writes_no_text() {
+fn encoder_embeds_and_refuses_to_generate() {
     let (want, tokens) = vectors(&encoder(Pooling::Cls), &TEXTS);
     let engine = encoder(Pooling::Cls);
     let eos = engine.tokenizer().unwrap().eos().unwrap();
@@ -323,7 +323,7 @@ fn an_encoder_embeds_and_says_that_it_writes_no_text() {
     for (at, entry) in answer["data"].as_array().unwrap().iter().enumerate() {
         near(&floats(&entry["embedding"]), &scaled(&want[at % TEXTS.len()], 2));
     }
-    // The end of the text stays when it is cut.
+    // Truncation keeps the EOS token at the end.
     let text = json!({ "input": TEXTS[2], "truncate_prompt_tokens": 4 });
     let cut = server.post("/v1/embeddings", &text).ok()["data"][0]["embedding"].clone();
     let ids = [&tokens[2][..3], &[eos]].concat();
@@ -349,7 +349,7 @@ fn an_encoder_embeds_and_says_that_it_writes_no_text() {
 }
 
 #[test]
-fn documents_are_ranked() {
+fn rerank_endpoints_rank_documents() {
     let query = "where is the owl";
     let documents =
         ["a small owl", "You may copy", "the tall tree on the hill", "an owl on a tree", "<|eot_id|>"];
@@ -390,7 +390,7 @@ fn documents_are_ranked() {
     let results = server.post("/v1/rerank", &best).ok()["results"].clone();
     assert_eq!(indexes(&results), order[..2]);
     assert_eq!(results[0]["document"], json!({ "text": documents[order[0]] }));
-    // TEI's form.
+    // The format of TEI.
     let sigmoid = 1.0 / (1.0 + (-scores[order[0]]).exp());
     for (raw, want) in [(json!(null), sigmoid), (json!(false), sigmoid), (json!(true), scores[order[0]])] {
         let texts = json!({ "query": query, "texts": documents, "return_text": true, "raw_scores": raw });
@@ -401,7 +401,7 @@ fn documents_are_ranked() {
     let squashed = json!({ "query": query, "documents": documents, "raw_scores": false });
     let results = server.post("/rerank", &squashed).ok()["results"].clone();
     near(&[results[0]["relevance_score"].as_f64().unwrap() as f32], &[sigmoid]);
-    // A document that is cut.
+    // A document that is too long.
     let long = "the owl ".repeat(400);
     let cut = |more: Value| {
         let mut body = json!({ "query": query, "documents": [long] });
@@ -440,12 +440,12 @@ fn documents_are_ranked() {
 }
 
 #[test]
-fn a_decoder_ranks_with_the_template_of_its_file() {
+fn decoder_ranks_with_its_rerank_template() {
     let engine = ranking_decoder();
     assert_eq!(engine.pooling(), Pooling::Rank);
     let (tokenizer, pairs) = (engine.tokenizer().unwrap(), engine.pairs().unwrap());
     let eot = tokenizer.token_id("<|eot_id|>").unwrap();
-    // A token that a text spells is text, and so is a name.
+    // A control token or a placeholder that a text spells is plain text.
     let (query, documents) = ("where <|eot_id|>", ["an owl {query}", "a tree", "You may copy", "<|eot"]);
     let (tokens, pooled) = pairs.encode(query, documents[0], None);
     let text = format!("Query: {query}\nDocument: {}<|eot_id|>\n", documents[0]);
@@ -471,7 +471,7 @@ fn a_decoder_ranks_with_the_template_of_its_file() {
         assert!(score > 0.0 && score <= last);
         last = score;
     }
-    // These are probabilities already.
+    // The scores are probabilities already.
     let ranks = server.post("/rerank", &json!({ "query": query, "texts": documents })).ok();
     near(
         &[ranks[0]["score"].as_f64().unwrap() as f32],

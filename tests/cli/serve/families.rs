@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::client::TestServer;
 
 #[test]
-fn anthropics_messages() {
+fn anthropic_messages_endpoint_works() {
     let server = TestServer::start(|_| ());
     let body = json!({
         "model": "any", "max_tokens": 8, "temperature": 0, "ignore_eos": true,
@@ -28,8 +28,8 @@ fn anthropics_messages() {
     let kinds: Vec<&str> = events.iter().map(|event| event["type"].as_str().unwrap()).collect();
     assert_eq!(kinds[..2], ["message_start", "content_block_start"]);
     assert_eq!(kinds[kinds.len() - 3..], ["content_block_stop", "message_delta", "message_stop"]);
-    let told: String = events.iter().filter_map(|event| event["delta"]["text"].as_str()).collect();
-    assert_eq!(told, text);
+    let streamed_text: String = events.iter().filter_map(|event| event["delta"]["text"].as_str()).collect();
+    assert_eq!(streamed_text, text);
 
     let mut stopped = body.clone();
     let word: String = text.chars().skip(4).take(3).collect();
@@ -45,7 +45,7 @@ fn anthropics_messages() {
 }
 
 #[test]
-fn conversations_of_claude_code_share_their_beginning() {
+fn claude_code_conversations_share_a_prefix() {
     let server = TestServer::start(|_| ());
     let long = "You see the old owl on a stone. ".repeat(8);
     let ask = |path: &str, billing: &[&str], question: &str| {
@@ -61,12 +61,12 @@ fn conversations_of_claude_code_share_their_beginning() {
     let first = ask("/v1/messages", &[&one], "one");
     let second = ask("/v1/messages", &[&two], "two");
     assert_eq!(first["usage"]["cache_read_input_tokens"], 0);
-    // Both full pages that the system's text has.
+    // Both full pages of the system prompt.
     assert_eq!(second["usage"]["cache_read_input_tokens"], 128);
 }
 
 #[test]
-fn ollamas_lines() {
+fn ollama_endpoints_work() {
     let server = TestServer::start(|options| options.template = Some("chatml".into()));
     let caps = server.get("/props").ok()["chat_template_caps"].clone();
     assert_eq!((&caps["supports_system_role"], &caps["supports_tools"]), (&json!(true), &json!(false)));
@@ -107,7 +107,7 @@ fn ollamas_lines() {
 }
 
 #[test]
-fn openais_responses() {
+fn openai_responses_endpoint_works() {
     let server = TestServer::start(|_| ());
     let body = json!({
         "model": "any", "instructions": "Be brief.", "max_output_tokens": 6, "temperature": 0,

@@ -1,4 +1,4 @@
-//! vLLM's gRPC and events of the KV cache, by generated clients.
+//! vLLM's gRPC API and KV cache events, with generated clients.
 #![cfg(feature = "grpc")]
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -50,11 +50,11 @@ pub fn runtime() -> Runtime {
 }
 
 pub async fn channel(server: &TestServer) -> Channel {
-    let address = server.grpc.expect("it speaks gRPC");
+    let address = server.grpc.expect("the server has gRPC");
     Channel::from_shared(format!("http://{address}")).unwrap().connect().await.unwrap()
 }
 
-/// A request that says as little as may be.
+/// A minimal request.
 pub fn request(prompt: &[u32], n: u32) -> GenerateRequest {
     GenerateRequest {
         prompt: Some(Prompt::TokenIds(TokenIds { ids: prompt.to_vec() })),
@@ -68,9 +68,9 @@ pub fn prompt(seed: u32, n: u32) -> Vec<u32> {
     (0..n).map(|i| (seed * 131 + i * i * 7 + i * 13) % 500).collect()
 }
 
-/// An answer, put together.
+/// A streamed answer, joined.
 #[derive(Debug, Default)]
-pub struct Said {
+pub struct Generated {
     pub text: String,
     pub tokens: Vec<u32>,
     logprobs: Vec<f32>,
@@ -79,14 +79,14 @@ pub struct Said {
     pieces: Vec<GenerateResponse>,
 }
 
-pub async fn said(channel: &Channel, request: GenerateRequest) -> Result<Said, Status> {
+pub async fn generate(channel: &Channel, request: GenerateRequest) -> Result<Generated, Status> {
     let mut stream = InferenceClient::new(channel.clone()).generate_stream(request).await?.into_inner();
-    let mut said = Said::default();
+    let mut said = Generated::default();
     while let Some(piece) = stream.message().await? {
-        assert_eq!(piece.prompt_info.is_some(), said.pieces.is_empty(), "in the first message alone");
+        assert_eq!(piece.prompt_info.is_some(), said.pieces.is_empty(), "only in the first message");
         said.pieces.push(piece.clone());
         said.prompt = piece.prompt_info.unwrap_or(said.prompt);
-        let outputs = piece.outputs.expect("every message has some");
+        let outputs = piece.outputs.expect("every message has outputs");
         assert_eq!(outputs.num_tokens as usize, outputs.token_ids.len());
         said.text += &outputs.text;
         said.tokens.extend(outputs.token_ids);
@@ -98,7 +98,7 @@ pub async fn said(channel: &Channel, request: GenerateRequest) -> Result<Said, S
 }
 
 #[test]
-fn answers_say_what_http_says() {
+fn grpc_answers_equal_http_answers() {
     let server = started();
     let schema = json!({ "type": "object", "properties": { "a": { "enum": [1, 2] } }, "required": ["a"],
         "additionalProperties": false });
@@ -106,7 +106,7 @@ fn answers_say_what_http_says() {
     type Change = Box<dyn Fn(&mut GenerateRequest)>;
     let cases: Vec<(Value, Change)> = vec![
         (json!({}), Box::new(|_| ())),
-        // A temperature that is not given, and a sampler that is given as nothing, are the server's.
+        // Without a temperature and with an empty sampler the server's defaults are used.
         (
             json!({ "temperature": null, "seed": 7 }),
             Box::new(move |r| (r.temperature, r.sampling) = (None, seeded(7))),
@@ -160,7 +160,7 @@ fn answers_say_what_http_says() {
                 let answer = server.post("/v1/completions", &body).ok();
                 let mut asked = request(&prompt, 24);
                 change(&mut asked);
-                let said = said(&channel, asked).await.unwrap();
+                let said = generate(&channel, asked).await.unwrap();
                 assert_eq!(answer["choices"][0]["text"], said.text.as_str(), "case {at}, prompt {seed}");
                 assert_eq!(answer["usage"]["completion_tokens"], said.tokens.len(), "case {at}");
                 assert_eq!(answer["usage"]["prompt_tokens"], said.prompt.num_prompt_tokens);
@@ -171,9 +171,9 @@ fn answers_say_what_http_says() {
                 assert_eq!(said.finish.finish_reason(), reason, "case {at}");
             }
         }
-        // In one message, and of a text.
+        // In one message, and with a text prompt.
         let mut whole = request(&prompt(1, 45), 24);
-        let streamed = said(&channel, whole.clone()).await.unwrap();
+        let streamed = generate(&channel, whole.clone()).await.unwrap();
         let one = InferenceClient::new(channel.clone()).generate(whole.clone()).await.unwrap().into_inner();
         let outputs = one.outputs.unwrap();
         assert_eq!((outputs.text, outputs.token_ids), (streamed.text, streamed.tokens));
@@ -181,7 +181,7 @@ fn answers_say_what_http_says() {
         whole.prompt = Some(Prompt::Text("You may".into()));
         let http = json!({ "prompt": "You may", "max_tokens": 24, "ignore_eos": true, "temperature": 0.0 });
         let answer = server.post("/v1/completions", &http).ok();
-        assert_eq!(answer["choices"][0]["text"], said(&channel, whole).await.unwrap().text.as_str());
+        assert_eq!(answer["choices"][0]["text"], generate(&channel, whole).await.unwrap().text.as_str());
         let http = json!({ "prompt": prompt(2, 9), "max_tokens": 8, "n": 2, "seed": 5, "ignore_eos": true });
         let answer = server.post("/v1/completions", &http).ok();
         let mut two = request(&prompt(2, 9), 8);
@@ -200,39 +200,39 @@ fn answers_say_what_http_says() {
 }
 
 #[test]
-fn stop_strings_and_log_probabilities() {
+fn grpc_has_stop_strings_and_logprobs() {
     let server = started();
     runtime().block_on(async {
         let channel = channel(&server).await;
-        let plain = said(&channel, request(&prompt(1, 30), 40)).await.unwrap();
-        // Messages have the text of their own tokens.
+        let plain = generate(&channel, request(&prompt(1, 30), 40)).await.unwrap();
+        // Each message has the text of its own tokens.
         let tokenizer = server.engine().tokenizer().unwrap();
         for piece in &plain.pieces[..plain.pieces.len() - 1] {
             let outputs = piece.outputs.as_ref().unwrap();
             let bytes = tokenizer.decode(&outputs.token_ids, false);
             assert_eq!(String::from_utf8_lossy(&bytes), outputs.text);
         }
-        // One that begins within a token and ends within another.
+        // A stop string that begins within a token and ends within another.
         let chars: Vec<char> = plain.text.chars().collect();
         for at in [4, 9, 14] {
             let stop: String = chars[at..at + 4].iter().collect();
             let mut asked = request(&prompt(1, 30), 40);
             asked.stopping.as_mut().unwrap().stop_strings = vec!["never said".into(), stop.clone()];
-            let stopped = said(&channel, asked.clone()).await.unwrap();
+            let stopped = generate(&channel, asked.clone()).await.unwrap();
             let want = &plain.text[..plain.text.find(&stop).unwrap()];
             assert_eq!(stopped.text, want);
             assert_eq!(stopped.finish.finish_reason(), FinishReason::Stop);
             assert_eq!(stopped.finish.stop_reason, Some(StopReason::StopString(stop.clone())));
             asked.stopping.as_mut().unwrap().include_stop_strings = true;
-            assert_eq!(said(&channel, asked).await.unwrap().text, want.to_owned() + &stop);
+            assert_eq!(generate(&channel, asked).await.unwrap().text, want.to_owned() + &stop);
         }
-        // One that spells a control token, and a model that says nothing else.
+        // A stop string that spells a control token, and a model that generates only that token.
         let bos = tokenizer.bos().unwrap();
         let stop = String::from_utf8_lossy(tokenizer.token_bytes(bos)).into_owned();
         let mut asked = request(&prompt(1, 30), 12);
         asked.stopping.as_mut().unwrap().stop_strings = vec!["never said".into(), stop.clone()];
         asked.decoding.get_or_insert_default().logit_bias = [(bos, 1e6)].into();
-        let stopped = said(&channel, asked).await.unwrap();
+        let stopped = generate(&channel, asked).await.unwrap();
         assert_eq!((stopped.text.as_str(), stopped.finish.num_output_tokens), ("", 1));
         assert_eq!(stopped.finish.stop_reason, Some(StopReason::StopString(stop)));
         let mut asked = request(&prompt(1, 30), 12);
@@ -243,7 +243,7 @@ fn stop_strings_and_log_probabilities() {
             output_candidates: Some(CandidateTokens { select: Some(Select::TopN(3)) }),
             ..Default::default()
         });
-        let scored = said(&channel, asked).await.unwrap();
+        let scored = generate(&channel, asked).await.unwrap();
         let http = json!({ "prompt": prompt(1, 30), "max_tokens": 12, "ignore_eos": true, "temperature": 0.0,
             "logprobs": 3, "echo": true });
         let answer = server.post("/v1/completions", &http).ok();
@@ -255,16 +255,16 @@ fn stop_strings_and_log_probabilities() {
         assert!(scored.prompt.logprobs.iter().zip(of_http).skip(1).all(|(own, http)| near(*own, http)));
         for piece in &scored.pieces {
             let outputs = piece.outputs.as_ref().unwrap();
-            assert!(outputs.ranks.iter().all(|rank| *rank == 1), "the most likely is picked");
-            for (id, beside) in outputs.token_ids.iter().zip(&outputs.candidate_tokens) {
-                assert_eq!((beside.tokens.len(), beside.tokens[0].id), (3, *id));
+            assert!(outputs.ranks.iter().all(|rank| *rank == 1), "the most likely token is picked");
+            for (id, candidates) in outputs.token_ids.iter().zip(&outputs.candidate_tokens) {
+                assert_eq!((candidates.tokens.len(), candidates.tokens[0].id), (3, *id));
             }
         }
     });
 }
 
 #[test]
-fn requests_that_cannot_be_done_are_refused_by_name() {
+fn grpc_refuses_invalid_requests_by_field() {
     let server = started();
     let changed = |change: fn(&mut GenerateRequest)| {
         let mut asked = request(&[1, 2, 3], 4);
@@ -296,20 +296,20 @@ fn requests_that_cannot_be_done_are_refused_by_name() {
     runtime().block_on(async {
         let channel = channel(&server).await;
         for (asked, name) in cases {
-            let err = said(&channel, asked).await.unwrap_err();
+            let err = generate(&channel, asked).await.unwrap_err();
             assert_eq!(err.code(), Code::InvalidArgument, "{name}: {err}");
             assert!(err.message().contains(name), "{name}: {err}");
         }
         let mut control = ControlClient::new(channel.clone());
         let err = control.sleep(SleepRequest::default()).await.unwrap_err();
         assert_eq!(err.code(), Code::Unimplemented);
-        assert!(said(&channel, request(&[1, 2], 2)).await.is_ok());
+        assert!(generate(&channel, request(&[1, 2], 2)).await.is_ok());
     });
     server.still_answers();
 }
 
 #[test]
-fn the_server_says_what_it_is() {
+fn grpc_reports_server_and_model() {
     let server = TestServer::with_companions(super::client::engine(N_CTX), vec![grpc(), kv_events()], |_| ());
     let name = runtime().block_on(async {
         let mut control = ControlClient::new(channel(&server).await);
@@ -335,15 +335,15 @@ fn the_server_says_what_it_is() {
 }
 
 #[test]
-fn keys_hold_for_grpc_as_well() {
-    let server = TestServer::start_unasked(vec![grpc()], |all| {
+fn grpc_needs_the_api_key() {
+    let server = TestServer::start_without_waiting(vec![grpc()], |all| {
         all.keys = vec!["secret".into()];
     });
     runtime().block_on(async {
         let channel = channel(&server).await;
         // Health needs no key.
         serving(&channel).await;
-        let err = said(&channel, request(&[1, 2, 3], 4)).await.unwrap_err();
+        let err = generate(&channel, request(&[1, 2, 3], 4)).await.unwrap_err();
         assert_eq!(err.code(), Code::Unauthenticated);
         let mut keyed = tonic::Request::new(request(&[1, 2, 3], 4));
         keyed.metadata_mut().insert("authorization", "Bearer secret".parse().unwrap());
@@ -351,7 +351,7 @@ fn keys_hold_for_grpc_as_well() {
     });
 }
 
-/// Waits until the services serve.
+/// Waits until the services report that they are serving.
 async fn serving(channel: &Channel) {
     let mut health = HealthClient::new(channel.clone());
     for service in ["vllm.Control", "vllm.Inference"] {
@@ -363,7 +363,7 @@ async fn serving(channel: &Channel) {
 }
 
 #[test]
-fn health_before_a_model_is_loaded_and_after() {
+fn grpc_health_follows_the_loading_of_the_model() {
     let (go, waits) = std::sync::mpsc::channel::<()>();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let server = Server::start(listener, ServeOptions::default(), vec![grpc()], "tiny", move || {
@@ -382,23 +382,23 @@ fn health_before_a_model_is_loaded_and_after() {
         let asked = HealthCheckRequest { service: "vllm.Inference".into() };
         let status = health.check(asked).await.unwrap().into_inner().status();
         assert_eq!(status, ServingStatus::NotServing);
-        let err = said(&channel, request(&[1], 1)).await.unwrap_err();
+        let err = generate(&channel, request(&[1], 1)).await.unwrap_err();
         assert_eq!(err.code(), Code::Unavailable);
         go.send(()).unwrap();
         serving(&channel).await;
-        assert!(said(&channel, request(&[1], 1)).await.is_ok());
+        assert!(generate(&channel, request(&[1], 1)).await.is_ok());
     });
     server.stopper().stop();
     server.wait().unwrap();
 }
 
 #[test]
-fn clients_that_leave_and_requests_that_are_told_to_end_free_their_pages() {
+fn dropped_and_aborted_grpc_requests_free_their_pages() {
     let slow = engine_that(|_| Act::Sleep(Duration::from_millis(20)));
     let server = TestServer::with_companions(slow, vec![grpc()], |all| {
         all.cache_prompt = false;
     });
-    // Long before the text would have ended by itself.
+    // Long before the end of the text.
     let mut before = 0.0;
     let mut is_free = || {
         server.until("its pages are free", |server| {
@@ -437,7 +437,7 @@ fn clients_that_leave_and_requests_that_are_told_to_end_free_their_pages() {
 }
 
 #[test]
-fn sixty_four_streams_at_once_say_what_each_says_alone() {
+fn concurrent_grpc_streams_equal_single_ones() {
     let server = started();
     let asked = |at: u32| {
         let mut asked = request(&prompt(at % 9, 10 + at * 7 % 130), 6 + at % 9);
@@ -449,13 +449,13 @@ fn sixty_four_streams_at_once_say_what_each_says_alone() {
         let channel = channel(&server).await;
         let all = (0..64).map(|at| {
             let channel = channel.clone();
-            tokio::spawn(async move { said(&channel, asked(at)).await.unwrap() })
+            tokio::spawn(async move { generate(&channel, asked(at)).await.unwrap() })
         });
         let all: Vec<_> = all.collect();
         for (at, together) in (0..).zip(all) {
             let together = together.await.unwrap();
             if at % 5 == 0 {
-                let alone = said(&channel, asked(at)).await.unwrap();
+                let alone = generate(&channel, asked(at)).await.unwrap();
                 assert_eq!((together.text, together.tokens), (alone.text, alone.tokens), "request {at}");
             }
         }
@@ -463,7 +463,7 @@ fn sixty_four_streams_at_once_say_what_each_says_alone() {
 }
 
 #[test]
-fn a_server_that_ends_lets_streams_end() {
+fn shutdown_lets_grpc_streams_finish() {
     let slow = engine_that(|_| Act::Sleep(Duration::from_millis(5)));
     let server = TestServer::with_companions(slow, vec![grpc()], |_| ());
     let runtime = runtime();
@@ -485,13 +485,13 @@ fn a_server_that_ends_lets_streams_end() {
     assert_eq!(last.unwrap().num_output_tokens, 40);
 }
 
-/// A frame of a message as any msgpack.
+/// Decodes a frame of a message from msgpack.
 fn unpacked(bytes: &[u8]) -> Value {
     rmp_serde::from_slice(bytes).unwrap()
 }
 
 #[test]
-fn pages_are_published_in_the_form_that_vllm_has() {
+fn kv_events_have_the_format_of_vllm() {
     let server = TestServer::with_companions(super::client::engine(N_CTX), vec![grpc(), kv_events()], |_| ());
     let runtime = runtime();
     let mut socket = runtime.block_on(async {
@@ -506,7 +506,7 @@ fn pages_are_published_in_the_form_that_vllm_has() {
         more.as_object().unwrap().iter().for_each(|(name, value)| body[name] = value.clone());
         server.post("/completion", &body).ok();
     };
-    // A reader that comes late misses what was before: other pages are published until one is read.
+    // A late subscriber misses earlier events, so other pages are published until one is received.
     let mut others: Vec<Value> = Vec::new();
     let first = loop {
         let other = prompt(100 + others.len() as u32, 70);
@@ -517,7 +517,7 @@ fn pages_are_published_in_the_form_that_vllm_has() {
             break u64::from_be_bytes(message.unwrap().into_vec()[1][..].try_into().unwrap());
         }
     };
-    ask(&tokens, json!({ "cache_salt": "somebody" }));
+    ask(&tokens, json!({ "cache_salt": "salted" }));
     ask(&tokens, json!({}));
     server.stop().unwrap();
     let mut events: Vec<Value> = Vec::new();
@@ -537,7 +537,7 @@ fn pages_are_published_in_the_form_that_vllm_has() {
     events.retain(|event| !others.contains(&event["token_ids"]));
     // Pages with a salt are not published.
     let mut hashes: Vec<Value> = Vec::new();
-    let mut told: Vec<Value> = Vec::new();
+    let mut published: Vec<Value> = Vec::new();
     for event in &events[..events.len() - 1] {
         assert_eq!(
             (&event["type"], &event["block_size"], &event["medium"]),
@@ -546,9 +546,9 @@ fn pages_are_published_in_the_form_that_vllm_has() {
         assert!(event["lora_id"].is_null() && event["lora_name"].is_null());
         assert_eq!(event["parent_block_hash"], hashes.last().cloned().unwrap_or_default());
         hashes.extend(event["block_hashes"].as_array().unwrap().clone());
-        told.extend(event["token_ids"].as_array().unwrap().clone());
+        published.extend(event["token_ids"].as_array().unwrap().clone());
     }
     assert_eq!(hashes.len(), 2);
     assert!(hashes.iter().all(|hash| hash.as_u64().unwrap() < 1 << 63));
-    assert_eq!(json!(told), json!(tokens[..128]));
+    assert_eq!(json!(published), json!(tokens[..128]));
 }

@@ -1,5 +1,4 @@
-//! Requests that mean harm or make no sense: each is answered in clear words, and a good one behind it as
-//! ever.
+//! Hostile and invalid requests: each gets a clear error, and a good request after it is answered as usual.
 
 use std::io::{Read, Write};
 use std::net::Shutdown;
@@ -11,7 +10,7 @@ use sterna::serve::ServeOptions;
 use super::client::{Answer, N_CTX, SLOTS, TestServer, request};
 
 #[test]
-fn bodies_that_are_no_request() {
+fn invalid_bodies_are_refused() {
     let server = TestServer::start(|options| options.max_body_bytes = 1 << 16);
     let nested = format!("{{\"messages\": {}1{}}}", "[".repeat(5000), "]".repeat(5000));
     let bodies: [&[u8]; 9] = [
@@ -43,7 +42,7 @@ fn bodies_that_are_no_request() {
     let marked = b"\xef\xbb\xbf{\"prompt\": \"You\", \"n_predict\": 1}";
     assert_eq!(server.post_with("/completion", "", marked).status, 200, "a byte order mark");
     assert_eq!(server.post_with("/completion", "", &marked[..3]).status, 400);
-    // A length that lies in either direction.
+    // A content length over the limit, and one that is longer than what is sent.
     let long = "POST /completion HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999\r\n\r\n";
     assert_eq!(server.send(long).status, 413);
     let mut stream = server.connect();
@@ -51,7 +50,7 @@ fn bodies_that_are_no_request() {
         .write_all(b"POST /completion HTTP/1.1\r\nHost: localhost\r\nContent-Length: 500\r\n\r\n{\"prompt\"")
         .unwrap();
     drop(stream);
-    // curl says that JSON is a form.
+    // curl sends JSON with the content type of a form.
     let form = "Content-Type: application/x-www-form-urlencoded\r\n";
     let answer = server.post_with("/completion", form, br#"{"prompt": "You", "n_predict": 1}"#);
     assert_eq!(answer.status, 200, "{}", answer.text);
@@ -59,12 +58,12 @@ fn bodies_that_are_no_request() {
 }
 
 #[test]
-fn a_client_that_is_refused_while_it_writes_reads_why() {
+fn client_refused_while_sending_gets_the_error() {
     let server = TestServer::start(|options| {
         options.max_body_bytes = 1 << 16;
         options.keys = vec!["key".into()];
     });
-    // More than sockets hold, so that the client writes when the answer is there.
+    // More than the socket buffers hold, so that the client is still sending when the answer arrives.
     let large = vec![b' '; 24 << 20];
     let refused = |path: &str, headers: &str| {
         let mut stream = server.connect();
@@ -76,14 +75,14 @@ fn a_client_that_is_refused_while_it_writes_reads_why() {
     assert!(error["message"].as_str().unwrap().contains("65536 bytes"), "{error}");
     assert_eq!(refused("/completion", "").status, 401);
     assert_eq!(refused("/nothing", key).status, 404);
-    // One that waits to be told to write is told the answer alone.
+    // A client that waits for `100 Continue` gets only the error.
     let head = "POST /completion HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer key\r\n\
                 Content-Length: 1000000\r\nExpect: 100-continue\r\n\r\n";
     assert_eq!(server.send(head).status, 413);
 }
 
 #[test]
-fn a_client_that_has_said_all_is_answered() {
+fn client_that_closes_its_writing_side_is_answered() {
     let server = TestServer::start(|_| ());
     let body = br#"{"prompt": "You", "n_predict": 3, "ignore_eos": true}"#;
     let whole = request("/completion", "", body);
@@ -97,14 +96,14 @@ fn a_client_that_has_said_all_is_answered() {
     assert_eq!(said(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n").status, 200);
     let kept_alive = String::from_utf8(whole.clone()).unwrap().replace("Connection: close\r\n", "");
     assert_eq!(said(kept_alive.as_bytes()).status, 200);
-    // One that breaks off within its request is not waited for.
+    // The server does not wait for the rest of an incomplete request.
     let begun = Instant::now();
     assert_ne!(said(&whole[..whole.len() - 1]).status, 200);
     assert!(begun.elapsed() < ServeOptions::default().body_time / 2);
 }
 
 #[test]
-fn values_outside_their_range() {
+fn values_out_of_range_are_refused() {
     let server = TestServer::start(|_| ());
     let huge = json!(1e300);
     let fields: Vec<(&str, Vec<Value>)> = vec![
@@ -157,7 +156,7 @@ fn values_outside_their_range() {
 }
 
 #[test]
-fn conversations_that_make_no_sense() {
+fn invalid_conversations_are_refused() {
     let server = TestServer::start(|_| ());
     let user = json!({ "role": "user", "content": "Hi" });
     let talks = [
@@ -235,7 +234,7 @@ fn conversations_that_make_no_sense() {
 }
 
 #[test]
-fn prompts_that_are_too_long() {
+fn long_prompts_are_refused() {
     let server = TestServer::start(|_| ());
     let error = server.post("/v1/completions", &json!({ "prompt": vec![5; N_CTX] })).error(400);
     assert_eq!(error["code"], "context_length_exceeded");
@@ -259,12 +258,12 @@ fn prompts_that_are_too_long() {
 }
 
 #[test]
-fn paths_and_methods() {
+fn unknown_paths_and_methods_are_refused() {
     let server = TestServer::start(|options| (options.metrics, options.slots) = (false, false));
     assert_eq!(server.get("/v1/nothing").error(404)["type"], "not_found_error");
     assert_eq!(server.get("/v1/chat/completions").error(405)["type"], "invalid_request_error");
     assert_eq!(server.get("/page/../../etc/passwd").status, 404);
-    // A slash too many is none.
+    // Extra slashes are ignored.
     for path in ["//v1/models", "/v1/models/", "//api//tags", "/health/"] {
         assert_eq!(server.get(path).status, 200, "{path}");
     }
@@ -281,7 +280,7 @@ fn paths_and_methods() {
 }
 
 #[test]
-fn keys_guard_everything_but_health_and_the_page() {
+fn keys_guard_all_but_health_and_the_page() {
     let server = TestServer::start(|options| options.keys = vec!["first".into(), "second".into()]);
     assert_eq!(server.get("/").status, 200);
     for path in ["/props", "/slots", "/metrics", "/v1/models", "//v1/models", "/api/tags", "/nothing"] {
@@ -302,7 +301,7 @@ fn keys_guard_everything_but_health_and_the_page() {
 }
 
 #[test]
-fn pages_of_other_places_are_refused() {
+fn pages_of_other_origins_are_refused() {
     let server = TestServer::start(|options| options.origins = vec!["https://friend.example".into()]);
     let body = br#"{"prompt": "You", "n_predict": 1}"#;
     let port = server.address.port();
@@ -335,7 +334,7 @@ fn pages_of_other_places_are_refused() {
 }
 
 #[test]
-fn connections_that_say_nothing_are_closed() {
+fn silent_connections_are_closed() {
     let server = TestServer::start(|options| {
         options.header_time = Duration::from_millis(200);
         options.body_time = Duration::from_millis(200);
@@ -353,7 +352,7 @@ fn connections_that_say_nothing_are_closed() {
 }
 
 #[test]
-fn names_of_requests() {
+fn request_ids_are_echoed_or_replaced() {
     let server = TestServer::start(|_| ());
     let named = server.post_with("/tokenize", "X-Request-Id: mine-1\r\n", br#"{"content": ""}"#);
     assert_eq!(named.header("x-request-id"), Some("mine-1"));

@@ -1,4 +1,4 @@
-//! A server without a listener: the same answers, and how they end.
+//! A server without a listener: it gives the same answers, which can be cancelled.
 
 use std::task::Poll;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use sterna::serve::{Answer, InProcess, Loaded, Refusal, ServeError, ServeOptions
 
 use super::client::{TestServer, engine};
 
-/// Positions of a text that does not end by itself while a test runs: it rests before, if nobody reads it.
+/// Context length of a text that does not end while a test runs. It pauses before that, as nothing reads it.
 const N_CTX: usize = 4096;
 
 fn start() -> InProcess {
@@ -37,7 +37,7 @@ fn ask(inner: &InProcess, path: &str, body: &Value) -> Result<Value, Refusal> {
     whole(inner.request(path, Some(body.to_string()))).map(|bytes| serde_json::from_slice(&bytes).unwrap())
 }
 
-/// A text that goes on until it is ended.
+/// Starts a text that is generated until it is cancelled.
 fn endless(inner: &InProcess) -> Answer {
     let body = json!({ "prompt": "You", "stream": true, "ignore_eos": true, "max_tokens": N_CTX - 8 });
     inner.request("/v1/completions", Some(body.to_string()))
@@ -49,7 +49,7 @@ fn n_busy(inner: &InProcess) -> usize {
 }
 
 #[test]
-fn answers_are_those_over_http() {
+fn in_process_answers_equal_http_answers() {
     let (inner, server) = (start(), TestServer::start(|_| ()));
     let body = json!({ "prompt": "You", "max_tokens": 8, "temperature": 0 });
     let (ours, theirs) =
@@ -64,7 +64,7 @@ fn answers_are_those_over_http() {
 }
 
 #[test]
-fn an_answer_that_is_not_wanted_ends() {
+fn cancelled_and_dropped_answers_end() {
     let inner = start();
     let (mut cancelled, mut dropped) = (endless(&inner), endless(&inner));
     for answer in [&mut cancelled, &mut dropped] {
@@ -80,7 +80,7 @@ fn an_answer_that_is_not_wanted_ends() {
     while let Some(piece) = next(&mut cancelled) {
         piece.unwrap();
     }
-    // The engine's end is that of its answers.
+    // Dropping the server ends its answers.
     let mut open = endless(&inner);
     next(&mut open).unwrap().unwrap();
     drop(inner);
@@ -89,7 +89,7 @@ fn an_answer_that_is_not_wanted_ends() {
 }
 
 #[test]
-fn a_model_that_does_not_load_is_an_error_of_the_start() {
+fn start_fails_if_the_model_does_not_load() {
     let failed = InProcess::start(ServeOptions::default(), "test", || Err("no such model".into()));
     match failed {
         Err(ServeError::Load(err)) => assert_eq!(err.to_string(), "no such model"),
@@ -99,7 +99,7 @@ fn a_model_that_does_not_load_is_an_error_of_the_start() {
 }
 
 #[test]
-fn flags_of_the_server_name_the_model_and_its_options() {
+fn in_process_server_takes_command_line_flags() {
     let path = support::golden("bitnet/tiny-i2_s.gguf").unwrap();
     let with = |flags: &[&str]| {
         let model = format!("--model={}", path.display());

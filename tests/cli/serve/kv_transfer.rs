@@ -1,5 +1,5 @@
-//! Prefill and decode apart: one server computes a prompt, another goes on, and peers that are broken or
-//! hostile cost time alone.
+//! Disaggregated prefill: one server computes a prompt, and another one continues. Broken or hostile peers
+//! only cost time.
 #![cfg(feature = "grpc")]
 
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ use support::vllm_proto::finish_info::FinishReason;
 use support::vllm_proto::{GenerateRequest, KvCacheParameters, RandomSampling};
 
 use super::client::TestServer;
-use super::grpc::{Said, channel, prompt, request, runtime, said};
+use super::grpc::{Generated, channel, generate, prompt, request, runtime};
 use super::slots::with_cache;
 
 const HELLO: &[u8] = b"sterna kv pages\n";
@@ -32,8 +32,8 @@ fn grpc(kv_transfer: Option<KvTransferOptions>) -> Box<dyn Companion> {
     Box::new(Grpc::new(GrpcOptions { address: LOOPBACK, card: None, kv_transfer }))
 }
 
-fn ask(server: &TestServer, request: GenerateRequest) -> Result<Said, Status> {
-    runtime().block_on(async { said(&channel(server).await, request).await })
+fn ask(server: &TestServer, request: GenerateRequest) -> Result<Generated, Status> {
+    runtime().block_on(async { generate(&channel(server).await, request).await })
 }
 
 fn params(fields: &[(&str, Kind)]) -> Struct {
@@ -48,30 +48,30 @@ fn with(mut request: GenerateRequest, params: Struct, salt: &str) -> GenerateReq
     request
 }
 
-/// Has a prompt computed, and returns what the other side is to be told.
+/// Computes a prompt, and returns the transfer parameters for the other server.
 fn prefill(server: &TestServer, tokens: &[u32]) -> Struct {
     let keep = params(&[("do_remote_decode", Kind::BoolValue(true))]);
     let said = ask(server, with(request(tokens, 1), keep, "")).unwrap();
     assert_eq!((said.tokens.len(), said.finish.finish_reason()), (1, FinishReason::Length));
-    said.finish.kv_transfer_params.expect("an answer says where the pages are")
+    said.finish.kv_transfer_params.expect("the answer has transfer parameters")
 }
 
-/// The same, but that another server has the pages.
-fn at(mut told: Struct, address: SocketAddr) -> Struct {
+/// The same parameters with another address of the pages.
+fn at(mut transfer: Struct, address: SocketAddr) -> Struct {
     let port = Value { kind: Some(Kind::StringValue(address.port().to_string())) };
-    told.fields.insert("remote_port".into(), port);
-    told
+    transfer.fields.insert("remote_port".into(), port);
+    transfer
 }
 
-fn text<'a>(told: &'a Struct, name: &str) -> &'a str {
-    match &told.fields[name].kind {
+fn text<'a>(transfer: &'a Struct, name: &str) -> &'a str {
+    match &transfer.fields[name].kind {
         Some(Kind::StringValue(text)) => text,
         other => panic!("{name}: {other:?}"),
     }
 }
 
 #[test]
-fn another_server_goes_on_to_the_same_text() {
+fn another_server_continues_with_the_same_text() {
     for cache in ["f16", "turboquant"] {
         let (one, other, alone) = (server(cache, |_| ()), server(cache, |_| ()), server(cache, |_| ()));
         for (seed, n) in [(1, 65), (2, 128), (3, 129), (4, 200), (5, 280)] {
@@ -83,95 +83,96 @@ fn another_server_goes_on_to_the_same_text() {
             };
             for temperature in [0.0, 1.2] {
                 let want = ask(&alone, asked(temperature)).unwrap();
-                let told = prefill(&one, &prompt(seed, n));
-                // Each time as if the pages were new.
+                let transfer = prefill(&one, &prompt(seed, n));
+                // With another salt the pages are fetched again.
                 let salt = format!("{temperature}");
-                let got = ask(&other, with(asked(temperature), told.clone(), &salt)).unwrap();
+                let got = ask(&other, with(asked(temperature), transfer.clone(), &salt)).unwrap();
                 assert_eq!((&got.text, &got.tokens), (&want.text, &want.tokens), "{cache}, {n} tokens");
                 assert_eq!(got.finish.num_cached_tokens, Some((n - 1) / 64 * 64), "{cache}, {n} tokens");
                 assert_eq!(got.finish.kv_transfer_params, None);
-                // The key has been used.
-                let again = ask(&other, with(asked(temperature), told, &format!("again {salt}"))).unwrap();
+                // A key is valid once.
+                let again =
+                    ask(&other, with(asked(temperature), transfer, &format!("again {salt}"))).unwrap();
                 assert_eq!((&again.text, again.finish.num_cached_tokens), (&want.text, Some(0)));
-                // Nor did it hurt to hand over what is there.
-                let told = prefill(&one, &prompt(seed, n));
-                assert_eq!(ask(&other, with(asked(temperature), told, &salt)).unwrap().text, want.text);
+                // A transfer of pages that the server already has does no harm.
+                let transfer = prefill(&one, &prompt(seed, n));
+                assert_eq!(ask(&other, with(asked(temperature), transfer, &salt)).unwrap().text, want.text);
             }
         }
-        // Less than a page is not worth it, and is said so.
-        let told = prefill(&one, &prompt(9, 64));
-        assert_eq!(told.fields["do_remote_prefill"].kind, Some(Kind::BoolValue(false)));
+        // Less than a page is not transferred, and the parameters say so.
+        let transfer = prefill(&one, &prompt(9, 64));
+        assert_eq!(transfer.fields["do_remote_prefill"].kind, Some(Kind::BoolValue(false)));
         let want = ask(&alone, request(&prompt(9, 64), 9)).unwrap();
-        assert_eq!(ask(&other, with(request(&prompt(9, 64), 9), told, "")).unwrap().text, want.text);
+        assert_eq!(ask(&other, with(request(&prompt(9, 64), 9), transfer, "")).unwrap().text, want.text);
     }
 }
 
 #[test]
-fn pages_that_cannot_be_had_are_computed() {
+fn unavailable_pages_are_computed() {
     let one = server("f16", |_| ());
-    // It would wait so long for a host that it asks.
+    // The time that this server would wait for a host.
     let other = server("f16", |options| options.fetch_time = Duration::from_secs(300));
     let codec = server("q8_0", |_| ());
     let asked = || request(&prompt(1, 200), 20);
     let want = ask(&one, asked()).unwrap().text;
-    let computed = |server: &TestServer, told: Struct, salt: &str| {
-        let got = ask(server, with(asked(), told, salt)).unwrap();
+    let computed = |server: &TestServer, transfer: Struct, salt: &str| {
+        let got = ask(server, with(asked(), transfer, salt)).unwrap();
         assert_eq!(got.finish.num_cached_tokens, Some(0), "{salt}");
         got.text
     };
-    // Of another KV cache, whose text is its own.
+    // Pages of another cache type, which gives another text.
     let of_codec = ask(&codec, asked()).unwrap().text;
     assert_eq!(computed(&codec, prefill(&one, &prompt(1, 200)), "codec"), of_codec);
-    // Of another prompt.
+    // Pages of another prompt.
     assert_eq!(computed(&other, prefill(&one, &prompt(2, 200)), "prompt"), want);
-    // With another key.
-    let mut told = prefill(&one, &prompt(1, 200));
-    let key: String = text(&told, "remote_key").chars().rev().collect();
-    told.fields.insert("remote_key".into(), Value { kind: Some(Kind::StringValue(key)) });
-    assert_eq!(computed(&other, told, "key"), want);
-    // A host that was not named is not even asked.
-    let mut told = prefill(&one, &prompt(1, 200));
+    // A wrong key.
+    let mut transfer = prefill(&one, &prompt(1, 200));
+    let key: String = text(&transfer, "remote_key").chars().rev().collect();
+    transfer.fields.insert("remote_key".into(), Value { kind: Some(Kind::StringValue(key)) });
+    assert_eq!(computed(&other, transfer, "key"), want);
+    // A host that is not allowed is not contacted.
+    let mut transfer = prefill(&one, &prompt(1, 200));
     let host = Value { kind: Some(Kind::StringValue("192.0.2.1".into())) };
-    told.fields.insert("remote_host".into(), host);
+    transfer.fields.insert("remote_host".into(), host);
     let begun = Instant::now();
-    assert_eq!(computed(&other, told, "host"), want);
+    assert_eq!(computed(&other, transfer, "host"), want);
     assert!(begun.elapsed() < Duration::from_secs(200), "{:?}", begun.elapsed());
-    // Of a server that is gone.
-    let told = prefill(&one, &prompt(1, 200));
+    // Pages of a server that has ended.
+    let transfer = prefill(&one, &prompt(1, 200));
     drop(one);
-    assert_eq!(computed(&other, told, "gone"), want);
+    assert_eq!(computed(&other, transfer, "gone"), want);
     other.still_answers();
 }
 
 #[test]
-fn what_is_kept_is_bounded_and_words_that_mean_nothing_are_refused() {
+fn kept_pages_are_bounded_and_bad_parameters_refused() {
     let one = server("f16", |options| options.most_prompts = 2);
     let other = server("f16", |_| ());
-    let told: Vec<Struct> = (0..3).map(|seed| prefill(&one, &prompt(seed, 150))).collect();
-    let cached = |seed: u32, told: &Struct| {
-        let got = ask(&other, with(request(&prompt(seed, 150), 2), told.clone(), "")).unwrap();
+    let transfer: Vec<Struct> = (0..3).map(|seed| prefill(&one, &prompt(seed, 150))).collect();
+    let cached = |seed: u32, transfer: &Struct| {
+        let got = ask(&other, with(request(&prompt(seed, 150), 2), transfer.clone(), "")).unwrap();
         got.finish.num_cached_tokens
     };
-    assert_eq!(cached(0, &told[0]), Some(0), "the oldest has gone");
-    assert_eq!((cached(1, &told[1]), cached(2, &told[2])), (Some(128), Some(128)));
+    assert_eq!(cached(0, &transfer[0]), Some(0), "the oldest prompt is dropped");
+    assert_eq!((cached(1, &transfer[1]), cached(2, &transfer[2])), (Some(128), Some(128)));
 
     let short = server("f16", |options| options.kept_time = Duration::from_millis(50));
-    let told = prefill(&short, &prompt(7, 150));
+    let transfer = prefill(&short, &prompt(7, 150));
     std::thread::sleep(Duration::from_millis(100));
-    assert_eq!(cached(7, &told), Some(0), "its time is over");
+    assert_eq!(cached(7, &transfer), Some(0), "the prompt has expired");
     let small = server("f16", |options| options.most_bytes = 10_000);
     let none = prefill(&small, &prompt(8, 150));
     assert_eq!(none.fields["do_remote_prefill"].kind, Some(Kind::BoolValue(false)), "it is too large");
-    // Nor are so many bytes fetched.
+    // The limit holds for fetched pages, too.
     let got = ask(&small, with(request(&prompt(5, 150), 2), prefill(&one, &prompt(5, 150)), "")).unwrap();
     assert_eq!(got.finish.num_cached_tokens, Some(0));
 
     let plain = TestServer::with_companions(with_cache("f16"), vec![grpc(None)], |_| ());
-    let told = prefill(&one, &prompt(5, 150));
+    let transfer = prefill(&one, &prompt(5, 150));
     for name in ["do_remote_decode", "do_remote_prefill"] {
-        let mut words = told.clone();
-        words.fields.insert(name.into(), Value { kind: Some(Kind::BoolValue(true)) });
-        let err = ask(&plain, with(request(&[1, 2], 1), words, "")).unwrap_err();
+        let mut changed = transfer.clone();
+        changed.fields.insert(name.into(), Value { kind: Some(Kind::BoolValue(true)) });
+        let err = ask(&plain, with(request(&[1, 2], 1), changed, "")).unwrap_err();
         assert_eq!(err.code(), Code::InvalidArgument);
         assert!(err.message().contains("kv_transfer"), "{err}");
     }
@@ -184,22 +185,22 @@ fn what_is_kept_is_bounded_and_words_that_mean_nothing_are_refused() {
         ("remote_key", Kind::BoolValue(true)),
     ];
     for (name, kind) in broken {
-        let mut words = told.clone();
-        words.fields.insert(name.into(), Value { kind: Some(kind) });
-        let err = ask(&other, with(request(&[1, 2], 1), words, "")).unwrap_err();
+        let mut changed = transfer.clone();
+        changed.fields.insert(name.into(), Value { kind: Some(kind) });
+        let err = ask(&other, with(request(&[1, 2], 1), changed, "")).unwrap_err();
         assert_eq!(err.code(), Code::InvalidArgument, "{name}");
     }
     let keep = params(&[("do_remote_decode", Kind::BoolValue(true))]);
     let mut two = with(request(&[1, 2], 1), keep, "");
     two.sampling = Some(RandomSampling { num_sequences: 2, ..Default::default() });
     assert_eq!(ask(&one, two).unwrap_err().code(), Code::InvalidArgument);
-    // What other servers' words mean is nothing here.
-    let words = params(&[("remote_engine_id", Kind::StringValue("one".into()))]);
-    assert!(ask(&plain, with(request(&[1, 2], 1), words, "")).is_ok());
+    // Parameters of other servers are ignored.
+    let changed = params(&[("remote_engine_id", Kind::StringValue("one".into()))]);
+    assert!(ask(&plain, with(request(&[1, 2], 1), changed, "")).is_ok());
     other.still_answers();
 }
 
-/// Listens in place of a server, and sends `answer` to each client, once it has received all of that.
+/// Listens in place of a server, reads the request of one client, and calls `answer` with its connection.
 fn peer(answer: impl Fn(&mut TcpStream) + Send + 'static) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -212,11 +213,11 @@ fn peer(answer: impl Fn(&mut TcpStream) + Send + 'static) -> SocketAddr {
     address
 }
 
-/// Fetches as a server does.
-fn fetch(told: &Struct) -> Vec<u8> {
-    let address = format!("{}:{}", text(told, "remote_host"), text(told, "remote_port"));
+/// Fetches pages as a server does.
+fn fetch(transfer: &Struct) -> Vec<u8> {
+    let address = format!("{}:{}", text(transfer, "remote_host"), text(transfer, "remote_port"));
     let mut stream = TcpStream::connect(address).unwrap();
-    let key = text(told, "remote_key");
+    let key = text(transfer, "remote_key");
     let key: Vec<u8> = (0..32).map(|i| u8::from_str_radix(&key[2 * i..2 * i + 2], 16).unwrap()).collect();
     stream.write_all(&[HELLO, &key].concat()).unwrap();
     let mut all = Vec::new();
@@ -225,9 +226,9 @@ fn fetch(told: &Struct) -> Vec<u8> {
 }
 
 #[test]
-fn hostile_peers_cost_time_alone() {
+fn hostile_peers_only_cost_time() {
     let one = server("f16", |_| ());
-    // One waits longer than cores are busy, for answers that end, and one is for answers that do not.
+    // `patient` is for answers that end, even if the cores are busy, and `hasty` for answers that do not end.
     let patient = server("f16", |options| options.fetch_time = Duration::from_secs(120));
     let hasty = server("f16", |options| options.fetch_time = Duration::from_millis(1500));
     let asked = || request(&prompt(1, 200), 20);
@@ -235,11 +236,11 @@ fn hostile_peers_cost_time_alone() {
     let good = fetch(&prefill(&one, &prompt(1, 200)));
     assert_eq!(good[..HELLO.len()], *HELLO);
     let head = HELLO.len() + 8;
-    let told = prefill(&one, &prompt(1, 200));
+    let transfer = prefill(&one, &prompt(1, 200));
     let try_on = |other: &TestServer, name: &str, answer: Box<dyn Fn(&mut TcpStream) + Send>, cached: u32| {
         let begun = Instant::now();
-        let told = at(told.clone(), peer(answer));
-        let got = ask(other, with(asked(), told, name)).unwrap();
+        let transfer = at(transfer.clone(), peer(answer));
+        let got = ask(other, with(asked(), transfer, name)).unwrap();
         assert_eq!((&got.text, got.finish.num_cached_tokens), (&want, Some(cached)), "{name}");
         assert!(begun.elapsed() < Duration::from_secs(100), "{name}: {:?}", begun.elapsed());
     };
@@ -248,7 +249,7 @@ fn hostile_peers_cost_time_alone() {
         Box::new(move |stream| drop(stream.write_all(&bytes)))
     };
     let sized = |n: u64, rest: &[u8]| [HELLO, &n.to_le_bytes(), rest].concat();
-    // That it works at all.
+    // First, an answer that works.
     try_with("good", says(good.clone()), 192);
     try_with("nothing", says(Vec::new()), 0);
     try_with("another greeting", says(b"HTTP/1.1 200 OK\r\n\r\n".repeat(9)), 0);
@@ -259,14 +260,14 @@ fn hostile_peers_cost_time_alone() {
     let n = (good.len() - head) as u64;
     try_with("zeros", says(sized(n, &vec![0; n as usize])), 0);
     try_with("a long line", says(sized(n, &vec![b'a'; n as usize])), 0);
-    // A byte of the title, of the form, of the tokens, of a page, of the checksum.
+    // One changed byte in the title, the format, the tokens, a page, the checksum.
     let end_of_lines = good.windows(2).position(|pair| pair == b"\n\n").unwrap() + 2;
     for at in [head + 3, head + 40, end_of_lines + 3, end_of_lines + 9, good.len() / 2, good.len() - 1] {
         let mut changed = good.clone();
         changed[at] ^= 1;
         try_with(&format!("byte {at} changed"), says(changed), 0);
     }
-    // What comes behind the pages is not read.
+    // Data after the pages is not read.
     let endless = good.clone();
     try_with(
         "endless",
@@ -296,10 +297,10 @@ fn hostile_peers_cost_time_alone() {
 }
 
 #[test]
-fn hostile_clients_get_nothing() {
+fn hostile_clients_get_no_pages() {
     let (one, other) = (server("f16", |_| ()), server("f16", |_| ()));
-    let told = prefill(&one, &prompt(1, 200));
-    let address = format!("{}:{}", text(&told, "remote_host"), text(&told, "remote_port"));
+    let transfer = prefill(&one, &prompt(1, 200));
+    let address = format!("{}:{}", text(&transfer, "remote_host"), text(&transfer, "remote_port"));
     let connect = || {
         let stream = TcpStream::connect(&address).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
@@ -319,20 +320,20 @@ fn hostile_clients_get_nothing() {
     for bytes in [&b""[..], b"GET / HTTP/1.1\r\n\r\n", &[0; 48], &[255; 100_000], HELLO] {
         assert!(get(bytes).is_empty(), "{bytes:?}");
     }
-    // Silent clients keep no others out.
+    // Silent clients do not block others.
     let idle: Vec<TcpStream> = (0..20).map(|_| connect()).collect();
-    let got = ask(&other, with(request(&prompt(1, 200), 3), told, "")).unwrap();
+    let got = ask(&other, with(request(&prompt(1, 200), 3), transfer, "")).unwrap();
     assert_eq!(got.finish.num_cached_tokens, Some(192));
     drop(idle);
     one.still_answers();
 }
 
 #[test]
-fn an_address_that_nobody_can_be_told_is_refused() {
+fn unspecified_transfer_address_is_refused() {
     let transfer = KvTransferOptions::new(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)));
     let (options, companions) = (ServeOptions::default(), vec![grpc(Some(transfer))]);
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let started = Server::start(listener, options, companions, "tiny", || Err("it is not loaded".into()));
-    let message = started.err().expect("it does not start").to_string();
+    let message = started.err().expect("the server does not start").to_string();
     assert!(message.contains("0.0.0.0") && message.contains("reach"), "{message}");
 }

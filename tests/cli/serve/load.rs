@@ -1,4 +1,4 @@
-//! Many clients, slow ones, ones that leave, and engines that fail.
+//! Many clients, slow clients, clients that disconnect, and engines that fail.
 
 use std::io::{BufRead, Read, Write};
 use std::ops::Range;
@@ -16,7 +16,7 @@ use sterna::serve::ServeError;
 
 use super::client::{self, N_CTX, SLOTS, TestServer, read_head};
 
-/// A request of a client, which differs from all others.
+/// A request that differs from all others.
 fn request(at: u64) -> Value {
     let prompt: Vec<u64> = (0..20 + 37 * at % 150).map(|i| (i * i * 7 + at * 131) % 500).collect();
     json!({
@@ -27,7 +27,7 @@ fn request(at: u64) -> Value {
 }
 
 #[test]
-fn every_client_is_told_what_it_would_be_told_alone() {
+fn concurrent_answers_equal_single_ones() {
     let server = TestServer::start(|_| ());
     let said = |at: u64| {
         let answer = server.post("/completion", &request(at)).ok();
@@ -40,7 +40,7 @@ fn every_client_is_told_what_it_would_be_told_alone() {
             scope.spawn(move || {
                 for at in [client, 15 - client, client + 8] {
                     assert_eq!(said(at), alone[at as usize], "request {at}");
-                    // One that leaves in the midst of it.
+                    // A client that disconnects in the middle of its answer.
                     let mut leaves = request(at + 20);
                     leaves["stream"] = true.into();
                     leaves["n_predict"] = 200.into();
@@ -51,33 +51,33 @@ fn every_client_is_told_what_it_would_be_told_alone() {
             });
         }
     });
-    server.until("all are gone", |server| server.metric("llamacpp:requests_processing") == 0.0);
+    server.until("all requests have ended", |server| server.metric("llamacpp:requests_processing") == 0.0);
     assert!(server.metric("vllm:request_success_total{finished_reason=\"abort\"}") >= 1.0);
 }
 
-/// An answer of many tokens that is not cancelled.
+/// A request for a streamed answer up to the end of the context.
 fn endless() -> Value {
     json!({ "prompt": "You", "n_predict": -1, "ignore_eos": true, "stream": true, "n_probs": 20 })
 }
 
 #[test]
-fn a_client_that_leaves_frees_its_pages() {
+fn disconnected_client_frees_its_pages() {
     let slow = engine_that(|_| Act::Sleep(Duration::from_millis(20)));
     let server = TestServer::with_engine(slow, |options| options.cache_prompt = false);
     let mut stream = server.begin("/completion", &endless());
     assert_eq!(read_head(&mut stream).0, 200);
     let mut piece = [0; 64];
     stream.read_exact(&mut piece).unwrap();
-    assert_eq!(server.metric("llamacpp:requests_processing"), 1.0, "it has ended");
+    assert_eq!(server.metric("llamacpp:requests_processing"), 1.0, "the request has ended");
     drop(stream);
     server.until("it is cancelled", |server| server.metric("llamacpp:requests_processing") == 0.0);
     assert_eq!(server.metric("vllm:kv_cache_usage_perc"), 0.0);
-    // One that leaves before its first token, and one that waits.
+    // A client that disconnects before its first token.
     let stream = server.begin("/completion", &endless());
     drop(stream);
     server.until("it is cancelled", |server| server.metric("llamacpp:requests_processing") == 0.0);
-    // One that leaves while nothing is sent to it: at once, which looks like a client that only has said all;
-    // and later than such a client.
+    // A client that disconnects while nothing is sent to it: at once, which looks like a client that only has
+    // closed its writing side, and later.
     let aborted =
         |server: &TestServer| server.metric("vllm:request_success_total{finished_reason=\"abort\"}");
     let mut whole = endless();
@@ -94,7 +94,7 @@ fn a_client_that_leaves_frees_its_pages() {
 }
 
 #[test]
-fn a_client_may_leave_at_any_byte() {
+fn client_may_disconnect_at_any_byte() {
     let server = TestServer::start(|_| ());
     let body = json!({ "prompt": "You may", "n_predict": -1, "ignore_eos": true, "stream": true });
     let request = client::request("/completion", "", body.to_string().as_bytes());
@@ -106,15 +106,15 @@ fn a_client_may_leave_at_any_byte() {
             server.still_answers();
         }
     }
-    server.until("all are gone", |server| server.metric("llamacpp:requests_processing") == 0.0);
+    server.until("all requests have ended", |server| server.metric("llamacpp:requests_processing") == 0.0);
     server.still_answers();
 }
 
 #[test]
-fn a_full_queue_says_when_to_come_again() {
+fn full_queue_answers_with_retry_after() {
     let slow = engine_that(|_| Act::Sleep(Duration::from_millis(20)));
     let server = TestServer::with_engine(slow, |options| options.queue = 1);
-    // One after the other: there is one place to wait in.
+    // One after the other, since the queue has one place.
     let begin = |_| {
         let mut stream = server.begin("/completion", &endless());
         assert_eq!(read_head(&mut stream).0, 200);
@@ -129,11 +129,11 @@ fn a_full_queue_says_when_to_come_again() {
     assert!(refused.header("retry-after").unwrap().parse::<u64>().unwrap() >= 1);
     assert_eq!(server.get("/health").status, 200);
     drop((streams, waits));
-    server.until("all are gone", |server| server.metric("llamacpp:requests_deferred") == 0.0);
+    server.until("all requests have ended", |server| server.metric("llamacpp:requests_deferred") == 0.0);
     server.still_answers();
 }
 
-/// More than the system keeps for a client that does not read.
+/// A request whose answer is longer than what the system buffers for a client that does not read.
 fn long() -> Value {
     let prompts: Vec<[u32; 2]> = (0..64).map(|at| [5, 6 + at]).collect();
     json!({ "prompt": prompts, "n_predict": 90, "ignore_eos": true, "temperature": 0, "n_probs": 20 })
@@ -145,17 +145,17 @@ fn streamed(mut body: Value) -> Value {
 }
 
 #[test]
-fn a_client_that_reads_late_is_told_everything() {
+fn late_reader_gets_the_whole_answer() {
     let server = TestServer::start(|_| ());
     let mut late = server.begin("/completion", &streamed(long()));
     let generated = |server: &TestServer| server.metric("llamacpp:tokens_predicted_total");
-    server.until("its sequences rest", |server| {
+    server.until("its sequences pause", |server| {
         let before = generated(server);
         std::thread::sleep(Duration::from_millis(300));
         before > 0.0 && generated(server) == before
     });
     let total = 64.0 * 90.0;
-    assert!(generated(&server) < total, "everything was generated for nobody");
+    assert!(generated(&server) < total, "everything was generated before anything was read");
     // Others are answered meanwhile.
     server.still_answers();
     let mut text = String::new();
@@ -174,10 +174,10 @@ fn a_client_that_reads_late_is_told_everything() {
 }
 
 #[test]
-fn a_client_that_never_reads_is_left() {
+fn client_that_never_reads_is_dropped() {
     let server = TestServer::start(|options| options.write_time = Duration::from_millis(300));
     let never = server.begin("/completion", &streamed(long()));
-    server.until("it is left", |server| {
+    server.until("it is dropped", |server| {
         server.metric("vllm:request_success_total{finished_reason=\"abort\"}") > 0.0
             && server.metric("llamacpp:requests_processing") == 0.0
     });
@@ -186,7 +186,7 @@ fn a_client_that_never_reads_is_left() {
 }
 
 #[test]
-fn a_server_that_ends_lets_answers_end() {
+fn shutdown_lets_answers_finish() {
     let server = TestServer::start(|_| ());
     let mut body = endless();
     body["n_predict"] = 40.into();
@@ -203,7 +203,7 @@ fn a_server_that_ends_lets_answers_end() {
 }
 
 #[test]
-fn a_server_that_may_not_wait_says_so() {
+fn shutdown_ends_answers_with_an_error_after_drain_time() {
     let server = TestServer::with_engine(engine_that(|_| Act::Sleep(Duration::from_millis(20))), |options| {
         options.drain_time = Duration::from_millis(50)
     });
@@ -220,7 +220,7 @@ fn a_server_that_may_not_wait_says_so() {
 }
 
 #[test]
-fn a_device_that_fails_for_a_moment_is_not_noticed() {
+fn transient_device_error_is_retried() {
     let server =
         TestServer::with_engine(engine_that(|run| if run == 4 { Act::Fail } else { Act::Run }), |_| ());
     let body = json!({ "prompt": "You may", "n_predict": 8, "seed": 1, "ignore_eos": true });
@@ -230,7 +230,7 @@ fn a_device_that_fails_for_a_moment_is_not_noticed() {
 }
 
 #[test]
-fn a_device_that_fails_for_good_ends_requests_not_the_server() {
+fn persistent_device_error_fails_only_requests() {
     let server = TestServer::with_engine(
         engine_that(|run| if (4..7).contains(&run) { Act::Fail } else { Act::Run }),
         |_| (),
@@ -242,7 +242,7 @@ fn a_device_that_fails_for_good_ends_requests_not_the_server() {
 }
 
 #[test]
-fn a_bug_in_the_engine_ends_requests_and_the_server() {
+fn engine_panic_ends_requests_and_server() {
     let server =
         TestServer::with_engine(engine_that(|run| if run == 4 { Act::Panic } else { Act::Run }), |_| ());
     let plain = json!({ "prompt": "You may", "n_predict": 8, "ignore_eos": true });
@@ -253,7 +253,7 @@ fn a_bug_in_the_engine_ends_requests_and_the_server() {
 }
 
 #[test]
-fn an_engine_that_hangs_ends_the_server_and_leaves_no_client_waiting() {
+fn hung_engine_ends_requests_and_server() {
     let hangs = |run| if run == 4 { Act::Sleep(Duration::from_secs(600)) } else { Act::Run };
     let server = TestServer::with_engine(engine_that(hangs), |options| {
         options.step_time = Some(Duration::from_millis(300));
@@ -270,10 +270,10 @@ fn an_engine_that_hangs_ends_the_server_and_leaves_no_client_waiting() {
     assert!(texts.iter().all(|text| !text.contains("\"stop\":true")), "{texts:?}");
     let ended = server.wait();
     assert!(matches!(&ended, Err(ServeError::Hung(_))), "{ended:?}");
-    assert!(begun.elapsed() < Duration::from_secs(300), "they waited for the step to end");
+    assert!(begun.elapsed() < Duration::from_secs(300), "the clients waited for the end of the step");
 }
 
-/// What a run does.
+/// The action of a run.
 pub enum Act {
     Run,
     Sleep(Duration),
@@ -281,7 +281,7 @@ pub enum Act {
     Panic,
 }
 
-/// An engine whose runs do what `act` says of their number.
+/// An engine in which `act` chooses the action of each run by its number.
 pub fn engine_that(act: impl Fn(usize) -> Act + Send + Sync + 'static) -> Engine {
     let path = support::golden("bitnet/tiny-i2_s.gguf").expect("tiny-i2_s.gguf is in tests/data");
     let options = EngineOptions { n_ctx: Some(N_CTX), n_seqs: SLOTS, batch: 64, ..EngineOptions::default() };

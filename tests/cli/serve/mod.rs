@@ -1,12 +1,10 @@
-//! `sterna serve`: what clients send and see, and what hostile ones try.
+//! `sterna serve`: requests of clients and their answers, also of hostile clients.
 #![cfg(feature = "serve")]
 
 mod answers;
 mod attacks;
-mod broken;
 mod client;
 mod codex;
-mod described;
 mod dialects;
 mod embeddings;
 mod families;
@@ -15,8 +13,10 @@ mod hostile;
 mod in_process;
 mod kv_transfer;
 mod load;
+mod multi_model;
+mod nan_logits;
+mod openapi;
 mod schedules;
-mod several;
 mod slots;
 mod structured;
 mod tls;

@@ -1,4 +1,4 @@
-//! Any schedule says what each request is told alone, to the byte, over HTTP and for every KV cache.
+//! The bytes of an answer do not depend on the schedule, over HTTP and for every KV cache type.
 
 use std::io::BufRead;
 
@@ -8,9 +8,9 @@ use sterna::engine::{Engine, EngineOptions};
 use super::client::{TestServer, engine_with};
 
 const CACHES: [&str; 7] = ["f16", "f32", "q8_0", "q4_0", "turboquant", "turboquant-4", "tq3_0"];
-/// More than there are slots.
+/// More clients than slots.
 const CLIENTS: u64 = 8;
-/// Pages for all sequences together: fewer than they grow to, so that some give theirs back and begin again.
+/// Pages for all sequences together: fewer than they need, so that some are preempted and start again.
 const PAGES: usize = 7;
 
 fn with_cache(cache: &str, pages: Option<usize>) -> Engine {
@@ -18,7 +18,7 @@ fn with_cache(cache: &str, pages: Option<usize>) -> Engine {
     engine_with(|options| EngineOptions {
         cache_type_k: cache.parse().unwrap(),
         cache_type_v: cache.parse().unwrap(),
-        // As little as there is, so that most pages are codes.
+        // The smallest sizes, so that most pages are quantised.
         kv_sinks: has_window.then_some(64),
         kv_window: has_window.then_some(64),
         kv_positions: pages.map(|pages| 64 * pages),
@@ -26,7 +26,7 @@ fn with_cache(cache: &str, pages: Option<usize>) -> Engine {
     })
 }
 
-/// A request that differs from all others. Its prompt begins as those of three others do.
+/// A request that differs from all others. Its prompt shares a prefix with three others.
 fn request(at: u64) -> Value {
     let shared = (0..140).map(|i| (i * i * 7 + at % 4 * 131) % 500);
     let own = (0..at * 23 % 40).map(|i| (i * 11 + at * 17) % 500);
@@ -39,14 +39,14 @@ fn request(at: u64) -> Value {
     })
 }
 
-/// The texts of an answer, choice by choice, and how many tokens they have together.
-fn said(answer: &Value) -> (Vec<Value>, Value) {
+/// The texts of an answer, per choice, and its total number of tokens.
+fn outcome(answer: &Value) -> (Vec<Value>, Value) {
     let choices = answer["choices"].as_array().unwrap();
     let texts = choices.iter().map(|choice| choice["text"].clone()).collect();
     (texts, answer["usage"]["completion_tokens"].clone())
 }
 
-/// The same of a stream.
+/// The same for a streamed answer.
 fn streamed(server: &TestServer, mut body: Value) -> (Vec<Value>, Value) {
     body["stream"] = true.into();
     body["stream_options"] = json!({ "include_usage": true });
@@ -64,12 +64,12 @@ fn streamed(server: &TestServer, mut body: Value) -> (Vec<Value>, Value) {
 }
 
 #[test]
-fn any_schedule_says_what_is_said_alone() {
+fn answers_do_not_depend_on_the_schedule() {
     let mut preemptions = 0.0;
     for cache in CACHES {
         let alone = TestServer::with_engine(with_cache(cache, None), |options| options.cache_prompt = false);
         let alone: Vec<_> =
-            (0..2 * CLIENTS).map(|at| said(&alone.post("/v1/completions", &request(at)).ok())).collect();
+            (0..2 * CLIENTS).map(|at| outcome(&alone.post("/v1/completions", &request(at)).ok())).collect();
         let server = TestServer::with_engine(with_cache(cache, Some(PAGES)), |_| ());
         std::thread::scope(|scope| {
             for client in 0..CLIENTS {
@@ -77,11 +77,11 @@ fn any_schedule_says_what_is_said_alone() {
                 scope.spawn(move || {
                     for at in [client, 2 * CLIENTS - 1 - client] {
                         let now = match at % 2 {
-                            0 => said(&server.post("/v1/completions", &request(at)).ok()),
+                            0 => outcome(&server.post("/v1/completions", &request(at)).ok()),
                             _ => streamed(server, request(at)),
                         };
                         assert_eq!(now, alone[at as usize], "{cache}: request {at}");
-                        // One that leaves in the midst of it.
+                        // A client that disconnects in the middle of its answer.
                         let mut leaves = request(at + 2 * CLIENTS);
                         leaves["stream"] = true.into();
                         (leaves["n"], leaves["max_tokens"]) = (1.into(), 100.into());
@@ -91,9 +91,9 @@ fn any_schedule_says_what_is_said_alone() {
                 });
             }
         });
-        server.until("all are gone", |server| server.metric("llamacpp:requests_processing") == 0.0);
-        assert!(server.metric("vllm:prefix_cache_hits_total") > 0.0, "{cache}: no prompt was found again");
+        server.until("all have ended", |server| server.metric("llamacpp:requests_processing") == 0.0);
+        assert!(server.metric("vllm:prefix_cache_hits_total") > 0.0, "{cache}: no prompt prefix was reused");
         preemptions += server.metric("vllm:num_preemptions_total");
     }
-    assert!(preemptions > 0.0, "nobody had to give pages back");
+    assert!(preemptions > 0.0, "no sequence was preempted");
 }

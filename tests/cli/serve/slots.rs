@@ -1,4 +1,4 @@
-//! Slots that are saved, taken up and erased.
+//! Saving, restoring and erasing slots.
 
 use std::path::Path;
 
@@ -23,7 +23,7 @@ pub fn with_cache(cache: &str) -> Engine {
     engine_with(|options| EngineOptions {
         cache_type_k: cache.parse().unwrap(),
         cache_type_v: cache.parse().unwrap(),
-        // As little as there is, so that most pages are codes.
+        // The smallest sizes, so that most pages are quantised.
         kv_sinks: (cache == "turboquant").then_some(64),
         kv_window: (cache == "turboquant").then_some(64),
         ..options
@@ -40,7 +40,7 @@ fn names(folder: &Path) -> Vec<String> {
 }
 
 #[test]
-fn another_server_goes_on_where_one_was() {
+fn another_server_restores_a_saved_slot() {
     for cache in ["f16", "turboquant"] {
         let folder = tempfile::tempdir().unwrap();
         let first = serve(with_cache(cache), folder.path());
@@ -60,7 +60,7 @@ fn another_server_goes_on_where_one_was() {
         assert_eq!(again["timings"]["cache_n"], saved["n_saved"], "{cache}");
         assert_eq!(again["content"], said["content"]);
 
-        // What is erased is computed again.
+        // An erased prompt is computed again.
         let erased = act(&second, "erase", "").ok();
         assert!(erased["n_erased"].as_u64().unwrap() > LONG as u64);
         assert_eq!(second.post("/completion", &prompt(LONG)).ok()["timings"]["cache_n"], 0);
@@ -68,7 +68,7 @@ fn another_server_goes_on_where_one_was() {
 }
 
 #[test]
-fn files_of_others_and_names_that_lead_elsewhere_are_refused() {
+fn foreign_files_and_unsafe_names_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let server = serve(with_cache("f16"), folder.path());
     assert!(act(&server, "save", "a").error(400)["message"].as_str().unwrap().contains("64 tokens"));
@@ -91,7 +91,7 @@ fn files_of_others_and_names_that_lead_elsewhere_are_refused() {
     other["id_slot"] = 3.into();
     assert_eq!(server.post("/completion", &other).error(400)["param"], "id_slot");
 
-    // Cut off, changed, and no such file at all.
+    // Truncated, changed, and other files.
     let good = std::fs::read(folder.path().join("good")).unwrap();
     let mut changed = good.clone();
     *changed.last_mut().unwrap() ^= 1;
@@ -101,7 +101,7 @@ fn files_of_others_and_names_that_lead_elsewhere_are_refused() {
         std::fs::write(folder.path().join(name), bytes).unwrap();
         assert_eq!(act(&server, "restore", name).error(400)["param"], "filename", "{name}");
     }
-    // Another model's, here one with another KV cache: what differs is said.
+    // The file of another model, here with another cache type. The error says what differs.
     let other = serve(with_cache("q8_0"), folder.path());
     let message = act(&other, "restore", "good").error(400)["message"].clone();
     let message = message.as_str().unwrap();
@@ -115,7 +115,7 @@ fn files_of_others_and_names_that_lead_elsewhere_are_refused() {
 }
 
 #[test]
-fn slots_of_one_key_are_not_those_of_another() {
+fn keys_do_not_share_slots() {
     let folder = tempfile::tempdir().unwrap();
     let server = TestServer::with_engine(with_cache("f16"), |options| {
         options.slot_folder = Some(folder.path().to_path_buf());
@@ -130,7 +130,7 @@ fn slots_of_one_key_are_not_those_of_another() {
     assert_eq!(send("two", "/slots/1?action=erase", &body).ok()["n_erased"], 0);
     send("one", "/slots/1?action=save", &body).ok();
 
-    // So are the files. Another key's file of that name is another one.
+    // Keys do not share files either: the same name gives different files.
     assert_eq!(send("two", "/slots/1?action=restore", &body).status, 404);
     send("two", "/completion", &prompt(LONG - 64)).ok();
     let saved = send("two", "/slots/1?action=save", &body).ok();
@@ -139,7 +139,7 @@ fn slots_of_one_key_are_not_those_of_another() {
     assert_eq!(send("one", "/slots/1?action=restore", &body).ok()["n_restored"], LONG / 64 * 64);
     assert_eq!(names(folder.path()).len(), 2);
     drop(server);
-    // A server with the keys in another order, and one more, knows whose they are.
+    // A server with the keys in another order, and one more, finds the files of each key.
     let server = TestServer::with_engine(with_cache("f16"), |options| {
         options.slot_folder = Some(folder.path().to_path_buf());
         options.keys = vec!["three".into(), "two".into(), "one".into()];
@@ -156,10 +156,10 @@ fn slots_of_one_key_are_not_those_of_another() {
     assert_eq!(restore("three").status, 404);
 }
 
-/// A process that may write files of 16 KiB at most: what a full disk says, without one.
+/// A limit of 16 KiB per file, which gives the same error as a full disk.
 #[cfg(target_os = "linux")]
 #[test]
-fn a_full_disk_leaves_no_broken_file() {
+fn full_disk_leaves_no_broken_file() {
     use std::io::{BufRead, BufReader};
     use std::process::{Command, Stdio};
 
@@ -177,7 +177,7 @@ fn a_full_disk_leaves_no_broken_file() {
         .unwrap();
     let mut lines = BufReader::new(server.stderr.take().unwrap()).lines().map(Result::unwrap);
     let address = super::client::started(&mut lines, " ready");
-    // Its log is not read elsewhere, and a full pipe would stop it.
+    // Nothing else reads the log, and a full pipe would block the server.
     let log = std::thread::spawn(move || lines.for_each(drop));
     let save = |name: &str| {
         let mut stream = std::net::TcpStream::connect(&address).unwrap();

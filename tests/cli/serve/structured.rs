@@ -1,5 +1,5 @@
-//! Answers of a given form: grammars, schemas, calls of tools. The model is random, so that it writes what it
-//! is held to and nothing else makes sense.
+//! Structured output: grammars, schemas and tool calls. The model has random weights, so well-formed output
+//! comes from the grammar.
 
 use serde_json::{Value, json};
 
@@ -17,7 +17,7 @@ fn content(answer: &Value) -> &str {
 }
 
 #[test]
-fn text_by_a_grammar_of_every_kind() {
+fn every_kind_of_grammar_is_enforced() {
     let server = TestServer::start(|_| ());
     let schema = json!({ "type": "object", "properties": { "a": { "enum": [1, 2] } }, "required": ["a"],
         "additionalProperties": false });
@@ -26,8 +26,8 @@ fn text_by_a_grammar_of_every_kind() {
         json["a"] == 1 || json["a"] == 2
     };
     let is_word = |text: &str| text == "yes" || text == "no";
-    type Holds<'a> = &'a dyn Fn(&str) -> bool;
-    let cases: Vec<(Value, Holds<'_>)> = vec![
+    type Check<'a> = &'a dyn Fn(&str) -> bool;
+    let cases: Vec<(Value, Check<'_>)> = vec![
         (
             json!({ "response_format": { "type": "json_schema", "json_schema": { "schema": schema } } }),
             &is_schema,
@@ -40,9 +40,9 @@ fn text_by_a_grammar_of_every_kind() {
         (json!({ "structured_outputs": { "choice": ["yes", "no"] } }), &is_word),
         (json!({ "guided_regex": "yes|no" }), &is_word),
     ];
-    for (fields, holds) in &cases {
+    for (fields, check) in &cases {
         let answer = server.post("/v1/chat/completions", &chat(fields.clone())).ok();
-        assert!(holds(content(&answer)), "{fields}: {answer}");
+        assert!(check(content(&answer)), "{fields}: {answer}");
         assert_eq!(answer["choices"][0]["finish_reason"], "stop", "{fields}");
     }
     let answer = server.post(
@@ -57,9 +57,9 @@ fn text_by_a_grammar_of_every_kind() {
     assert!(choices.len() == 4 && choices.iter().all(|choice| is_word(choice["text"].as_str().unwrap())));
 }
 
-/// The token that completes a grammar is one of those that are shown, also where it meets the limit.
+/// The token that completes a grammar is listed, also if it is the last one that the limit allows.
 #[test]
-fn every_token_of_the_text_is_listed() {
+fn every_token_of_structured_text_is_listed() {
     let server = TestServer::start(|_| ());
     let choice = json!({ "choice": ["yes", "no"] });
     let joined = |entries: &Value| -> String {
@@ -96,10 +96,10 @@ fn every_token_of_the_text_is_listed() {
     assert!(text.ends_with(answer["response"].as_str().unwrap()), "{text}: {answer}");
 }
 
-/// A schema that is not strict fails no request, whatever it has and by whichever family it comes. One that
-/// is strict is refused by the names of its tool, the place and the keyword.
+/// A schema that is not strict never fails a request, in any API. A strict one that cannot be enforced is
+/// refused with the name of its tool, the place and the keyword.
 #[test]
-fn schemas_that_cannot_be_enforced() {
+fn unenforceable_schemas_fail_only_if_strict() {
     let server = TestServer::with_engine(engine(1024), |_| ());
     let one = |a: Value| json!({ "type": "object", "properties": { "a": a }, "required": ["a"] });
     let pattern = one(json!({ "type": "string", "pattern": "^(?!-)[a-z-]+$" }));
@@ -143,7 +143,7 @@ fn schemas_that_cannot_be_enforced() {
     let ollama = json!({ "prompt": "A", "raw": true, "stream": false, "options": { "num_predict": 2 },
         "format": pattern });
     assert_eq!(server.post("/api/generate", &ollama).status, 200);
-    // Nothing is left of a schema of no type.
+    // A schema with an invalid type has nothing to enforce.
     for schema in [json!(123), json!({ "type": 123 }), json!({ "type": "hiccup" })] {
         let format = json!({ "type": "json_object", "schema": schema });
         let error = server.post("/v1/chat/completions", &chat(json!({ "response_format": format })));
@@ -160,7 +160,7 @@ fn schemas_that_cannot_be_enforced() {
 }
 
 #[test]
-fn white_space_of_json_is_compact_or_free() {
+fn json_whitespace_is_compact_or_free() {
     let server = TestServer::start(|_| ());
     let schema = json!({ "type": "array", "items": { "enum": [1, 2] }, "minItems": 9, "maxItems": 9 });
     let line = server.post("/v1/chat/completions", &chat(json!({ "guided_json": schema }))).ok();
@@ -175,10 +175,11 @@ fn white_space_of_json_is_compact_or_free() {
     assert_eq!(server.post("/v1/chat/completions", &wrong).error(400)["param"], "json_whitespace");
 }
 
-/// A call is a call, streamed or not: its name once, its arguments in pieces that make JSON of the schema.
+/// Tool calls, streamed and not: the name comes once, and the pieces of the arguments join to JSON of the
+/// schema.
 #[test]
-fn calls_of_tools() {
-    // Tools take many tokens of so small a vocabulary.
+fn tool_calls_follow_choice_and_schema() {
+    // With this small vocabulary tools take many tokens.
     let server = TestServer::with_engine(engine(1024), |_| ());
     let tool = |name: &str| {
         json!({ "type": "function", "function": { "name": name, "parameters": { "type": "object",
@@ -186,7 +187,7 @@ fn calls_of_tools() {
             "additionalProperties": false } } })
     };
     let named = json!({ "type": "function", "function": { "name": "g" } });
-    // Who is to call may think first, and a random model does not come to an end.
+    // Before a required call the model may think, and a random model would not stop.
     let less = server.post("/tokenize", &json!({ "content": "<" })).ok()["tokens"][0].to_string();
     let body =
         chat(json!({ "tools": [tool("f"), tool("g")], "tool_choice": named, "logit_bias": { less: -100 } }));
@@ -212,7 +213,7 @@ fn calls_of_tools() {
     assert_eq!(serde_json::from_str::<Value>(&pieces).unwrap(), arguments);
     assert_eq!(chunks.last().unwrap()["choices"][0]["finish_reason"], "tool_calls");
 
-    // Who may call and does not, answers by the schema that stands beside the tools.
+    // If the model may call but does not, its answer follows the schema given along with the tools.
     let schema = json!({ "type": "json_schema", "json_schema": { "schema": { "enum": [1, 2] } } });
     let bias = body["logit_bias"].clone();
     let fields = json!({ "tools": [tool("f")], "response_format": schema, "logit_bias": bias });
@@ -222,7 +223,7 @@ fn calls_of_tools() {
     let other = chat(json!({ "tools": [tool("f")], "guided_regex": "a" }));
     assert_eq!(server.post("/v1/chat/completions", &other).error(400)["param"], "guided_regex");
 
-    // The next turn has the call and what the tool said.
+    // The next turn has the call and the output of the tool.
     let mut next = chat(json!({ "tools": [tool("g")], "tool_choice": "none", "max_tokens": 2 }));
     let talk = next["messages"].as_array_mut().unwrap();
     talk.push(choice["message"].clone());
@@ -231,16 +232,16 @@ fn calls_of_tools() {
     let shown = server.post("/apply-template", &next).ok();
     assert!(shown["prompt"].as_str().unwrap().contains("tool_response"), "{shown}");
 
-    // Cut off within a call: it is no call that could be run.
+    // An answer that is cut off within a call.
     let mut short = body;
     short["max_tokens"] = 3.into();
     let answer = server.post("/v1/chat/completions", &short).ok();
     assert_eq!(answer["choices"][0]["finish_reason"], "length");
 }
 
-/// A template tells how its model writes calls: they are asked for and read so.
+/// The template decides the format of calls, for the grammar and for the parser.
 #[test]
-fn calls_in_the_format_of_the_template() {
+fn tool_calls_use_the_format_of_the_template() {
     let function = json!({ "name": "g", "parameters": { "type": "object", "required": ["c"],
         "properties": { "c": { "enum": ["x", "y"] } }, "additionalProperties": false } });
     for words in ["[TOOL_CALLS] [ARGS]", "[func_name1("] {
@@ -259,9 +260,9 @@ fn calls_in_the_format_of_the_template() {
     }
 }
 
-/// A model that writes in channels is read so without tools, too.
+/// Channels are parsed without tools, too.
 #[test]
-fn thoughts_and_answers_in_channels() {
+fn channels_are_split_into_reasoning_and_answer() {
     let template = "{# <|channel|> <|message|> <|call|> #}{% for m in messages %}{{ m.content }}{% endfor %}";
     let server = TestServer::with_engine(engine(512), |options| options.template = Some(template.into()));
     let said = "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>yes";
@@ -272,15 +273,15 @@ fn thoughts_and_answers_in_channels() {
     let mut streamed = body;
     streamed["stream"] = true.into();
     let chunks = server.post("/v1/chat/completions", &streamed).chunks();
-    let told = |key: &str| -> String {
+    let joined = |key: &str| -> String {
         chunks.iter().filter_map(|chunk| chunk["choices"][0]["delta"][key].as_str()).collect()
     };
-    assert_eq!((told("reasoning_content").as_str(), told("content").as_str()), ("hm", "yes"));
+    assert_eq!((joined("reasoning_content").as_str(), joined("content").as_str()), ("hm", "yes"));
 }
 
-/// Sequences that are held to grammars and others run in the same steps, and each says what it says alone.
+/// Sequences with and without grammars run in the same steps, and each gives the text that it gives alone.
 #[test]
-fn grammars_beside_free_text() {
+fn grammars_run_next_to_free_text() {
     let server = TestServer::start(|_| ());
     let bodies: Vec<Value> = (0..6)
         .map(|i| match i % 2 {
@@ -300,10 +301,10 @@ fn grammars_beside_free_text() {
     }
 }
 
-/// Grammars that are deep, long, endless or no grammar: each is refused or followed, and a good request
-/// behind it is answered.
+/// Deep, long, endless and invalid grammars: each is refused or followed, and a good request after it is
+/// answered.
 #[test]
-fn hostile_grammars_harm_nobody() {
+fn hostile_grammars_do_no_harm() {
     let server = TestServer::start(|_| ());
     let deep = (0..60).fold(json!({}), |inner, _| json!({ "type": "object", "properties": { "a": inner } }));
     let link = |at: usize| (format!("a{at}"), json!({ "$ref": format!("#/$defs/a{}", at + 1) }));

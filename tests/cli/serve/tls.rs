@@ -1,4 +1,4 @@
-//! `sterna serve` behind TLS.
+//! `sterna serve` with TLS.
 #![cfg(feature = "tls")]
 
 use std::io::{Read, Write};
@@ -13,7 +13,7 @@ use support::tokio_rustls::rustls::{ClientConfig, ClientConnection, RootCertStor
 
 use super::client::TestServer;
 
-/// A key and a certificate for localhost, for tests alone.
+/// A key or a certificate for localhost, only for tests.
 fn file(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/tls").join(name)
 }
@@ -22,7 +22,7 @@ fn files() -> TlsFiles {
     TlsFiles { key: file("key.pem"), certificates: file("cert.pem") }
 }
 
-/// A client's side, which trusts these certificates.
+/// Configuration of a client that trusts these certificates.
 fn trusting(certificates: &[&str]) -> Arc<ClientConfig> {
     let mut roots = RootCertStore::empty();
     for name in certificates {
@@ -37,8 +37,8 @@ fn trusting(certificates: &[&str]) -> Arc<ClientConfig> {
 }
 
 #[test]
-fn requests_and_streams_pass_encrypted_and_nothing_else_does() {
-    let server = TestServer::start_unasked(Vec::new(), |options| options.tls = Some(files()));
+fn tls_server_answers_only_encrypted_requests() {
+    let server = TestServer::start_without_waiting(Vec::new(), |options| options.tls = Some(files()));
     let config = trusting(&["cert.pem"]);
     let ask = |request: &str| {
         let name = ServerName::try_from("localhost").unwrap();
@@ -46,7 +46,7 @@ fn requests_and_streams_pass_encrypted_and_nothing_else_does() {
         let mut stream = StreamOwned::new(client, server.connect());
         stream.write_all(request.as_bytes()).unwrap();
         let mut answer = String::new();
-        // A server that closes the connection need not say goodbye.
+        // A server that closes the connection does not have to send a TLS close notification.
         let _ = stream.read_to_string(&mut answer);
         answer
     };
@@ -67,7 +67,7 @@ fn requests_and_streams_pass_encrypted_and_nothing_else_does() {
 }
 
 #[test]
-fn files_that_are_no_key_are_refused() {
+fn invalid_tls_files_are_refused() {
     for (key, certificates) in [("key.pem", "none.pem"), ("cert.pem", "cert.pem"), ("key.pem", "key.pem")] {
         let mut sterna = assert_cmd::Command::new(env!("CARGO_BIN_EXE_sterna"));
         let output = sterna
@@ -102,10 +102,10 @@ mod grpc {
     use support::tonic::transport::{Channel, Endpoint};
     use support::{tokio, tonic};
 
-    use super::super::grpc::{channel, grpc, prompt, request, runtime, said, started};
+    use super::super::grpc::{channel, generate, grpc, prompt, request, runtime, started};
     use super::*;
 
-    /// Connections of HTTP/2 through TLS.
+    /// Connector for HTTP/2 over TLS.
     struct Encrypted {
         address: SocketAddr,
         config: Arc<ClientConfig>,
@@ -134,15 +134,15 @@ mod grpc {
     }
 
     async fn encrypted(server: &TestServer, trusted: &[&str]) -> Result<Channel, tonic::transport::Error> {
-        let address = server.grpc.expect("it speaks gRPC");
+        let address = server.grpc.expect("the server has gRPC");
         let connector = Encrypted { address, config: trusting(trusted) };
         Endpoint::from_static("http://localhost").connect_with_connector(connector).await
     }
 
     #[test]
-    fn grpc_passes_encrypted_and_nothing_else_does() {
+    fn tls_grpc_answers_only_encrypted_requests() {
         let plain = started();
-        let server = TestServer::start_unasked(vec![grpc()], |with| {
+        let server = TestServer::start_without_waiting(vec![grpc()], |with| {
             with.tls = Some(files());
             with.header_time = Duration::from_secs(2);
         });
@@ -151,10 +151,10 @@ mod grpc {
             let address = server.grpc.unwrap();
             let silent = TcpStream::connect(address).await.unwrap();
             let asked = request(&prompt(3, 40), 12);
-            let expected = said(&channel(&plain).await, asked.clone()).await.unwrap();
+            let expected = generate(&channel(&plain).await, asked.clone()).await.unwrap();
             let channel = encrypted(&server, &["cert.pem"]).await.unwrap();
             let answer = loop {
-                match said(&channel, asked.clone()).await {
+                match generate(&channel, asked.clone()).await {
                     // The model is still being loaded.
                     Err(status) if status.code() == Code::Unavailable => {
                         tokio::time::sleep(Duration::from_millis(20)).await;
@@ -165,18 +165,18 @@ mod grpc {
             assert_eq!((answer.tokens.len(), answer.tokens, answer.text), {
                 (12, expected.tokens, expected.text)
             });
-            // A client that does not trust the certificate leaves, and one without TLS is not understood.
+            // A client that does not trust the certificate disconnects, and one without TLS gets an error.
             assert!(encrypted(&server, &[]).await.is_err());
             let plain = Channel::from_shared(format!("http://{address}")).unwrap().connect_lazy();
-            assert!(said(&plain, asked.clone()).await.is_err());
-            // What never shook hands is let go.
+            assert!(generate(&plain, asked.clone()).await.is_err());
+            // A connection without a handshake is closed.
             let ended = tokio::time::timeout(Duration::from_secs(60), async {
                 silent.readable().await.unwrap();
                 silent.try_read(&mut [0; 1])
             });
-            assert_eq!(ended.await.expect("it is let go").unwrap_or(0), 0);
-            // And the server goes on.
-            assert_eq!(said(&channel, asked).await.unwrap().finish, answer.finish);
+            assert_eq!(ended.await.expect("the connection is closed").unwrap_or(0), 0);
+            // The server still answers.
+            assert_eq!(generate(&channel, asked).await.unwrap().finish, answer.finish);
         });
         server.stop().unwrap();
     }

@@ -1,4 +1,4 @@
-//! Encoders: BERT, its classifiers and NomicBert, with the vocabulary and the pooling beside them.
+//! Encoders: BERT, its classifiers and NomicBert, with their vocabulary and pooling.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -33,7 +33,7 @@ fn tokenizer() -> Json {
     })
 }
 
-/// Tensors of these shapes, numbered.
+/// Tensors of these shapes, each with other values.
 fn tensors(shapes: &[(&str, &[usize])]) -> BTreeMap<String, Raw> {
     let one = |(at, (name, shape)): (usize, &(&str, &[usize]))| {
         ((*name).to_owned(), Raw::f32s(shape, &numbers(shape.iter().product(), at as u64 + 7)))
@@ -66,7 +66,7 @@ const BERT: [(&str, &str, &[usize]); 21] = [
     ("encoder.layer.0.output.LayerNorm.bias", "blk.0.layer_output_norm.bias", &[8]),
 ];
 
-/// A BERT of one layer, 8 wide: two heads, 16 wide inside, 20 positions.
+/// A BERT of one layer: dim 8, two heads, FFN dim 16, 20 positions.
 fn bert() -> Folder {
     let mut shapes: Vec<(&str, &[usize])> = BERT.iter().map(|(name, _, shape)| (*name, *shape)).collect();
     shapes.extend([("pooler.dense.weight", &[8, 8][..]), ("pooler.dense.bias", &[8][..])]);
@@ -80,7 +80,7 @@ fn bert() -> Folder {
     Folder { config, tokenizer: tokenizer(), tensors: tensors(&shapes) }
 }
 
-/// Writes sentence-transformers' modules, with these keys of the pooling.
+/// Writes the modules of sentence-transformers, with these keys in the pooling configuration.
 fn add_pooling(dir: &Path, keys: &Json) {
     let modules = json!([
         {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
@@ -97,7 +97,7 @@ fn number(gguf: &Gguf, key: &str) -> Option<u32> {
 }
 
 #[test]
-fn bert_becomes_what_llama_cpp_names() {
+fn bert_has_llama_cpps_names() {
     let folder = bert();
     let dir = folder.write();
     add_pooling(dir.path(), &json!({"pooling_mode_mean_tokens": true, "pooling_mode_cls_token": false}));
@@ -118,7 +118,7 @@ fn bert_becomes_what_llama_cpp_names() {
     assert_eq!(metadata.f32("bert.attention.layer_norm_epsilon").unwrap(), Some(1e-12));
     assert_eq!(metadata.bool("bert.attention.causal").unwrap(), Some(false));
     assert_eq!(number(&gguf, "tokenizer.ggml.token_type_count"), Some(2));
-    assert_eq!(gguf.tensors().len(), BERT.len(), "the pooler and the positions' numbers are left out");
+    assert_eq!(gguf.tensors().len(), BERT.len(), "the pooler and position_ids are left out");
     for (from, name, shape) in BERT {
         let tensor = gguf.tensor(name).unwrap();
         let is_matrix = shape.len() > 1 && !name.starts_with("token_types") && !name.starts_with("position");
@@ -131,7 +131,7 @@ fn bert_becomes_what_llama_cpp_names() {
 }
 
 #[test]
-fn pieces_are_spelled_with_a_mark_before_words() {
+fn wordpiece_tokens_mark_the_start_of_words() {
     let dir = bert().write();
     let (gguf, _, notes) = convert(dir.path(), &to("f32")).unwrap();
     assert!(
@@ -150,7 +150,7 @@ fn pieces_are_spelled_with_a_mark_before_words() {
     let tokenizer = Tokenizer::from_gguf(&gguf, TokenizerOptions::default()).unwrap();
     let ids = tokenizer.encode("The RUNNING runs! ran", Special::AsText, true);
     assert_eq!(ids, [2, 9, 6, 7, 6, 8, 5, 1, 3]);
-    // The older form says the same, but for the template.
+    // The older vocab.txt gives the same, apart from the template.
     fs::remove_file(dir.path().join("tokenizer.json")).unwrap();
     fs::write(dir.path().join("vocab.txt"), TOKENS.join("\n") + "\n").unwrap();
     let (older, _, _) = convert(dir.path(), &to("f32")).unwrap();
@@ -165,9 +165,9 @@ fn pieces_are_spelled_with_a_mark_before_words() {
     assert_eq!(cased.encode("The running", Special::AsText, false), [1, 6, 7]);
 }
 
-/// With the prefix and the names of norms that older checkpoints have.
+/// An older checkpoint, which has a prefix and other names of norms.
 #[test]
-fn a_classifier_keeps_its_pooler() {
+fn classifier_keeps_its_pooler() {
     let mut folder = bert();
     let older = |name: &str| {
         let name =
@@ -205,7 +205,7 @@ fn a_classifier_keeps_its_pooler() {
 }
 
 #[test]
-fn nomic_bert_keeps_its_projections_together() {
+fn nomic_bert_keeps_qkv_fused() {
     let names: [(&str, &str, &[usize]); 13] = [
         ("embeddings.word_embeddings.weight", "token_embd.weight", &[12, 8]),
         ("embeddings.token_type_embeddings.weight", "token_types.weight", &[2, 8]),
@@ -242,7 +242,7 @@ fn nomic_bert_keeps_its_projections_together() {
     for (from, name, _) in names {
         assert_eq!(values(&gguf, name), folder.tensors[from].values(), "{name}");
     }
-    // As transformers writes it: other names for the same.
+    // As transformers writes it, with other key names.
     let other = json!({
         "architectures": ["NomicBertModel"], "hidden_act": "silu", "hidden_size": 8, "head_dim": 4,
         "intermediate_size": 16, "max_position_embeddings": 2048, "num_attention_heads": 2,
@@ -263,7 +263,7 @@ fn nomic_bert_keeps_its_projections_together() {
 }
 
 #[test]
-fn pooling_is_one_that_the_format_knows() {
+fn pooling_types_are_mapped_or_refused() {
     let dir = llama().write();
     for (keys, want) in [
         (json!({"pooling_mode_lasttoken": true, "pooling_mode_cls_token": false}), 3),
@@ -291,9 +291,9 @@ fn pooling_is_one_that_the_format_knows() {
     assert!(convert(dir.path(), &to("f32")).unwrap_err().to_string().contains("want a subfolder"));
 }
 
-/// Qwen3-Embedding: texts end in a token that is not the one that ends a turn of the model.
+/// Qwen3-Embedding: texts end with another token than the turns of a chat.
 #[test]
-fn what_goes_behind_a_text_is_its_end() {
+fn token_that_ends_a_text_becomes_eos() {
     let mut folder = llama();
     folder.config["eos_token_id"] = json!(7);
     folder.tokenizer["added_tokens"] = json!([
@@ -318,7 +318,7 @@ fn what_goes_behind_a_text_is_its_end() {
 }
 
 #[test]
-fn what_the_format_cannot_say_is_an_error() {
+fn unsupported_bert_options_are_errors() {
     let refused = |change: &dyn Fn(&mut Folder), want: &str| {
         let mut folder = bert();
         change(&mut folder);
@@ -339,9 +339,9 @@ fn what_the_format_cannot_say_is_an_error() {
     assert!(said.contains("is a WordPiece vocabulary, which needs no pre-tokenizer"), "{said}");
 }
 
-/// A Gemma of six layers, the last of which sees everything, and two matrices behind it.
+/// A Gemma of six layers, of which the last has full attention, with two dense matrices after the pooling.
 #[test]
-fn matrices_behind_the_pooling_are_kept_for_gemma_alone() {
+fn dense_layers_after_pooling_are_kept_only_for_gemma() {
     let mut shapes: Vec<(String, Vec<usize>)> =
         vec![("embed_tokens.weight".to_owned(), vec![10, 8]), ("norm.weight".to_owned(), vec![8])];
     for layer in 0..6 {
@@ -414,12 +414,12 @@ fn matrices_behind_the_pooling_are_kept_for_gemma_alone() {
     dense("2_Dense", 8, 24, "torch.nn.modules.activation.Tanh");
     let said = convert(dir.path(), &to("f32")).unwrap_err().to_string();
     assert!(said.contains("want Identity"), "{said}");
-    // Nothing of it is read for another architecture.
+    // For another architecture they are not read, and a note says so.
     llama().write_to(dir.path());
     let (_, _, notes) = convert(dir.path(), &to("f32")).unwrap();
     assert!(notes[0].contains("type Dense"), "{notes:?}");
     dense("2_Dense", 8, 24, identity);
-    // A decoder of that class.
+    // The same class as a decoder.
     folder.config["use_bidirectional_attention"] = json!(false);
     folder.write_to(dir.path());
     let (gguf, ..) = convert(dir.path(), &to("f32")).unwrap();

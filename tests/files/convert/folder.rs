@@ -1,4 +1,4 @@
-//! Checkpoints that a test makes, and a reader of safetensors that shares nothing with ours.
+//! Checkpoints made by the tests, and a safetensors reader that shares no code with ours.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde_json::{Value as Json, json};
 
-/// A tensor as safetensors has it.
+/// A tensor in the form of safetensors.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Raw {
     pub dtype: String,
@@ -25,7 +25,7 @@ impl Raw {
         Self { dtype: "BF16".to_owned(), shape: shape.to_vec(), bytes }
     }
 
-    /// Its values, of F32, F16 or BF16.
+    /// The values of an F32, F16 or BF16 tensor.
     pub fn values(&self) -> Vec<f32> {
         let halves = || self.bytes.chunks_exact(2).map(|b| u16::from_le_bytes([b[0], b[1]]));
         match self.dtype.as_str() {
@@ -66,7 +66,7 @@ pub fn safetensors(tensors: &BTreeMap<String, Raw>) -> Vec<u8> {
     with_header(&Json::Object(header), &data)
 }
 
-/// A header of safetensors and what follows it.
+/// The bytes of a safetensors file with this header and this data.
 pub fn with_header(header: &Json, data: &[u8]) -> Vec<u8> {
     let header = header.to_string();
     let mut out = (header.len() as u64).to_le_bytes().to_vec();
@@ -140,7 +140,7 @@ pub fn tokenizer(n: usize) -> Json {
     })
 }
 
-/// A Llama of one layer, 8 wide: two query heads of 4, one KV head, 16 wide inside, 10 tokens.
+/// A Llama of one layer: dim 8, two query heads of 4, one KV head, FFN dim 16, 10 tokens.
 pub fn llama() -> Folder {
     let shapes: [(&str, &[usize]); 11] = [
         ("model.embed_tokens.weight", &[10, 8]),

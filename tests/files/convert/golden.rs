@@ -1,4 +1,4 @@
-//! Against the files that llama.cpp's and microsoft/BitNet's converters made of the same folders.
+//! Comparison with the files that llama.cpp's and microsoft/BitNet's converters made from the same folders.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use support::golden;
 use super::folder::{Raw, read};
 use super::{ConvertOptions, convert, to, values};
 
-/// A folder, another converter's file, and the type that both are of.
+/// A folder, the file of another converter, and the type of both files.
 struct Case {
     folder: &'static str,
     theirs: &'static str,
@@ -19,7 +19,7 @@ struct Case {
 }
 
 const EOT: (&str, &str) = ("tokenizer.ggml.eot_token_id", "lists of end tokens are not dropped");
-/// What microsoft/BitNet's converter does not write.
+/// Keys that microsoft/BitNet's converter does not write, or writes differently.
 const BITNET: &[(&str, &str)] = &[
     EOT,
     ("general.name", "a title, as llama.cpp's converter writes it"),
@@ -67,7 +67,7 @@ impl Case {
 }
 
 #[test]
-fn tensors_are_those_of_the_other_converters_to_the_bit() {
+fn tensors_match_other_converters_bit_for_bit() {
     for case in CASES {
         let Some((folder, theirs)) = case.found() else { continue };
         let (ours, _, _) = convert(&folder, &to(case.outtype)).unwrap();
@@ -83,14 +83,14 @@ fn tensors_are_those_of_the_other_converters_to_the_bit() {
             if case.outtype == "i2_s" && got.len() != want.len() / 32 * 32 {
                 panic!("{what}: {} bytes, want {}", got.len(), want.len());
             }
-            // Behind the codes and the scale of an I2_S tensor stand 28 bytes that mean nothing.
+            // The codes and the scale of an I2_S tensor are followed by 28 unused bytes.
             let is_i2_s = theirs.find(what.rsplit(' ').next().unwrap()).unwrap().type_name == "i2_s";
             let scale = if is_i2_s { got.len() - 32 } else { got.len() };
             assert!(got[..scale] == want[..scale], "{what}: other values");
             if is_i2_s {
                 let bits = |bytes: &[u8]| u32::from_le_bytes(bytes[scale..scale + 4].try_into().unwrap());
-                // microsoft/BitNet's converter sums the mean of masters in f32 and inverts it twice: up to
-                // two of its last places were seen.
+                // microsoft/BitNet's converter sums the mean of masters in f32 and inverts it twice, which
+                // gave up to two units in the last place.
                 let most = if case.folder.ends_with("master") { 2 } else { 0 };
                 assert!(bits(&got).abs_diff(bits(&want)) <= most, "{what}: another scale");
             }
@@ -99,7 +99,7 @@ fn tensors_are_those_of_the_other_converters_to_the_bit() {
 }
 
 #[test]
-fn metadata_is_upstreams_but_for_what_is_listed() {
+fn metadata_matches_except_for_listed_keys() {
     for case in CASES {
         let Some((folder, theirs)) = case.found() else { continue };
         let (ours, _, _) = convert(&folder, &to(case.outtype)).unwrap();
@@ -112,7 +112,7 @@ fn metadata_is_upstreams_but_for_what_is_listed() {
     }
 }
 
-/// Of the packed folder's bytes, by the layout written out once more.
+/// Weights of a packed tensor, by a second implementation of the layout.
 fn unpacked(raw: &Raw, scale: f32) -> Vec<f32> {
     let (rows, cols) = (raw.shape[0], raw.shape[1]);
     let mut out = vec![0.0; 4 * rows * cols];
@@ -128,7 +128,7 @@ fn unpacked(raw: &Raw, scale: f32) -> Vec<f32> {
 /// Both known converters get one of the two meanings wrong: llama.cpp always divides, and microsoft/BitNet's
 /// divides in f16 and f32 files of 2B-4T.
 #[test]
-fn scales_multiply_or_divide_by_the_class_alone() {
+fn linear_class_decides_if_scales_multiply_or_divide() {
     let names =
         [("self_attn.v_proj", "attn_v"), ("mlp.gate_proj", "ffn_gate"), ("mlp.down_proj", "ffn_down")];
     for (folder, multiplies) in [("hf/bitnet-packed", true), ("hf/llama-ternary", false)] {
@@ -146,7 +146,7 @@ fn scales_multiply_or_divide_by_the_class_alone() {
 
 /// The scale of a master's matrix is f32(mean |w|), to the bit.
 #[test]
-fn masters_have_the_mean_itself_as_their_scale() {
+fn master_weights_have_their_mean_as_scale() {
     let Some(folder) = golden("hf/bitnet-master") else { return };
     let raw = read(&folder.join("model.safetensors"));
     let (ours, _, _) = convert(&folder, &to("i2_s")).unwrap();
@@ -175,7 +175,7 @@ fn masters_have_the_mean_itself_as_their_scale() {
 }
 
 #[test]
-fn auto_packs_ternary_folders_and_keeps_the_type_of_others() {
+fn auto_packs_only_ternary_folders() {
     let types = |gguf: &Gguf, of: fn(&&TensorInfo) -> bool| -> BTreeSet<String> {
         gguf.tensors().iter().filter(of).map(|info| info.type_name.clone()).collect()
     };
@@ -197,9 +197,9 @@ fn auto_packs_ternary_folders_and_keeps_the_type_of_others() {
     }
 }
 
-/// GPT-2 as it was published first: without tokenizer.json, the same vocabulary from its two files.
+/// GPT-2 as first published, without tokenizer.json: two files give the same vocabulary.
 #[test]
-fn two_files_say_what_a_tokenizer_json_says() {
+fn vocab_and_merges_files_equal_tokenizer_json() {
     let Some(folder) = golden("hf/gpt2") else { return };
     let dir = tempfile::tempdir().unwrap();
     let old = dir.path().join("gpt2");
@@ -225,16 +225,16 @@ fn two_files_say_what_a_tokenizer_json_says() {
         gguf.metadata().iter().map(|(key, value)| (key.to_owned(), value.clone())).collect()
     };
     assert!(all(&ours) == all(&want));
-    // Of another model they do not say how texts are split.
+    // For another model they do not specify the pre-tokenizer.
     let config = std::fs::read_to_string(old.join("config.json")).unwrap();
     let other = config.replace("GPT2LMHeadModel", "Qwen2ForCausalLM");
     std::fs::write(old.join("config.json"), other).unwrap();
     assert!(!said(to("f16")).is_empty());
 }
 
-/// What llama.cpp's converter reads off a folder's name, and what a card says instead.
+/// Metadata from the name of the folder, as in llama.cpp's converter, and from a card, which overrides it.
 #[test]
-fn a_name_says_what_a_model_is() {
+fn metadata_comes_from_folder_name_and_card() {
     let Some(folder) = golden("hf/qwen3") else { return };
     let dir = tempfile::tempdir().unwrap();
     let named = dir.path().join("Qwen3-0.3M-Instruct-v2");

@@ -1,4 +1,4 @@
-//! Checkpoints that are broken or lie: each is an error that says what is wrong and where.
+//! Broken and inconsistent checkpoints: each gives an error that says what is wrong and where.
 
 use std::fs;
 use std::path::Path;
@@ -22,7 +22,7 @@ fn refused_as(folder: &Path, options: &ConvertOptions, words: &[&str]) {
     }
 }
 
-/// What is said of the small Llama after a change.
+/// Checks the error for the small Llama after a change.
 #[track_caller]
 fn changed(change: impl FnOnce(&mut Folder), words: &[&str]) {
     let mut folder = llama();
@@ -31,7 +31,7 @@ fn changed(change: impl FnOnce(&mut Folder), words: &[&str]) {
 }
 
 #[test]
-fn the_small_llama_is_whole_in_one_file_and_in_two() {
+fn small_llama_converts_from_one_file_and_from_two() {
     let (one, ..) = convert(llama().write().path(), &to("f16")).unwrap();
     let (two, ..) = convert(llama().write_sharded().path(), &to("f16")).unwrap();
     assert_eq!(one.tensors().len(), 11);
@@ -46,7 +46,7 @@ fn the_small_llama_is_whole_in_one_file_and_in_two() {
 }
 
 #[test]
-fn a_file_that_is_cut_short_or_lies_about_its_tensors() {
+fn invalid_safetensors_files_are_refused() {
     let dir = llama().write();
     let path = dir.path().join("model.safetensors");
     let whole = fs::read(&path).unwrap();
@@ -56,7 +56,7 @@ fn a_file_that_is_cut_short_or_lies_about_its_tensors() {
     }
     fs::write(&path, [&whole[..], b"more"].concat()).unwrap();
     refused(dir.path(), &["model.safetensors", "bytes of tensors"]);
-    // A header of more bytes than any has.
+    // A header length beyond the limit.
     fs::write(&path, [&u64::MAX.to_le_bytes()[..], &whole[8..]].concat()).unwrap();
     refused(dir.path(), &["at most 100000000"]);
     let tensor =
@@ -83,7 +83,7 @@ fn a_file_that_is_cut_short_or_lies_about_its_tensors() {
 }
 
 #[test]
-fn an_index_and_files_that_do_not_agree() {
+fn index_must_agree_with_the_files() {
     let dir = llama().write_sharded();
     let index = dir.path().join("model.safetensors.index.json");
     let good: Json = serde_json::from_slice(&fs::read(&index).unwrap()).unwrap();
@@ -110,7 +110,7 @@ fn an_index_and_files_that_do_not_agree() {
     write(&good);
     fs::remove_file(dir.path().join("model-00002-of-00002.safetensors")).unwrap();
     refused(dir.path(), &["1 of the 2 files", "model-00002-of-00002.safetensors"]);
-    // A link into a cache whose content is gone is said to be one, with an index or without.
+    // A dangling link into a cache is reported as one.
     #[cfg(unix)]
     {
         let link = dir.path().join("model-00002-of-00002.safetensors");
@@ -118,7 +118,7 @@ fn an_index_and_files_that_do_not_agree() {
         refused(dir.path(), &["model-00002-of-00002.safetensors: a dangling link"]);
         fs::remove_file(&link).unwrap();
     }
-    // Without an index the names say how many there are.
+    // Without an index the file names give the number of parts.
     fs::remove_file(&index).unwrap();
     refused(dir.path(), &["want 2 parts", "found 1"]);
     // One tensor in two files.
@@ -128,7 +128,7 @@ fn an_index_and_files_that_do_not_agree() {
 }
 
 #[test]
-fn folders_without_a_model() {
+fn folders_without_a_model_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     refused(&dir.path().join("nowhere"), &["nowhere", "want a folder"]);
     refused(dir.path(), &["config.json"]);
@@ -149,7 +149,7 @@ fn folders_without_a_model() {
 }
 
 #[test]
-fn tensors_that_are_missing_unknown_or_of_another_shape() {
+fn wrong_tensors_are_named() {
     let q = "model.layers.0.self_attn.q_proj.weight";
     changed(|folder| drop(folder.tensors.remove(q)), &[q, "is missing"]);
     changed(
@@ -184,16 +184,16 @@ fn tensors_that_are_missing_unknown_or_of_another_shape() {
         (raw.dtype, raw.bytes) = ("I32".to_owned(), vec![0; 256]);
     };
     changed(dtype, &[q, "found I32"]);
-    // Parts that are no text are left out when that is asked for.
+    // With `text_only` other parts are left out.
     let mut folder = llama();
     add("vision_tower.patch.weight")(&mut folder);
     let options = ConvertOptions { text_only: true, ..to("f16") };
     assert_eq!(convert(folder.write().path(), &options).unwrap().0.tensors().len(), 11);
 }
 
-/// Whether the type of the file is the checkpoint's or another one.
+/// With the type of the checkpoint and with another type.
 #[test]
-fn weights_that_are_no_numbers_are_named() {
+fn nan_and_infinite_weights_are_named() {
     let norm = "model.norm.weight";
     for value in [f32::NAN, f32::INFINITY] {
         let mut folder = llama();
@@ -213,7 +213,7 @@ fn weights_that_are_no_numbers_are_named() {
 }
 
 #[test]
-fn packed_weights_that_make_no_sense() {
+fn invalid_packed_weights_are_refused() {
     let up = "model.layers.0.mlp.up_proj.weight";
     let packed = |codes: u8, scale: Option<Raw>| {
         move |folder: &mut Folder| {
@@ -239,7 +239,7 @@ fn packed_weights_that_make_no_sense() {
     let mut folder = llama();
     packed(0x55, one(1.0))(&mut folder);
     assert!(convert(folder.write().path(), &to("f16")).is_ok());
-    // A real weight where packed ones are said to be.
+    // An unpacked weight in a checkpoint whose configuration says packed.
     folder.config["quantization_config"] = json!({"quant_method": "bitnet"});
     refused(folder.write().path(), &["q_proj.weight", "ConvertOptions::ternary absmean"]);
     for method in ["gptq", "awq", "fp8", "bitsandbytes"] {
@@ -250,7 +250,7 @@ fn packed_weights_that_make_no_sense() {
 }
 
 #[test]
-fn configurations_that_lack_keys_or_lie() {
+fn invalid_configurations_are_refused() {
     for key in [
         "architectures",
         "hidden_size",
@@ -282,7 +282,7 @@ fn configurations_that_lack_keys_or_lie() {
             &["config.json", key.trim_end_matches("_scaling")],
         );
     }
-    // Layers that are not there end at the first, however many are claimed.
+    // The first missing layer is an error, however many are declared.
     changed(|folder| folder.config["num_hidden_layers"] = json!(1 << 30), &["layers.1.", "is missing"]);
     changed(
         |folder| folder.config["architectures"] = json!(["MambaForCausalLM"]),
@@ -293,7 +293,7 @@ fn configurations_that_lack_keys_or_lie() {
 }
 
 #[test]
-fn vocabularies_that_are_too_large_or_unknown() {
+fn invalid_vocabularies_are_refused() {
     changed(
         |folder| folder.tokenizer["model"]["vocab"]["far"] = json!(1u64 << 40),
         &["tokenizer.json", "1099511627776", "10 rows"],
@@ -315,7 +315,7 @@ fn vocabularies_that_are_too_large_or_unknown() {
 }
 
 #[test]
-fn weights_that_no_type_can_hold() {
+fn weights_beyond_the_range_of_f16_are_refused() {
     for value in [f32::NAN, f32::INFINITY, 1e38] {
         let mut folder = llama();
         let mut values = [0.5; 64];

@@ -1,5 +1,5 @@
-//! Hybrids (Qwen3.5): the text part of a multimodal checkpoint, experts one by one, MTP blocks, and
-//! configurations that are broken.
+//! Hybrids (Qwen3.5): the text part of a multimodal checkpoint, separate experts, MTP blocks, and broken
+//! configurations.
 
 use std::fs;
 
@@ -11,7 +11,7 @@ use support::golden;
 use super::folder::{Folder, Raw, read};
 use super::{convert, to};
 
-/// A golden folder, to be changed.
+/// A golden folder, which tests modify.
 fn folder(name: &str) -> Folder {
     let path = golden(&format!("hf/{name}")).expect("it is in tests/data");
     let json = |file: &str| -> Json { serde_json::from_slice(&fs::read(path.join(file)).unwrap()).unwrap() };
@@ -24,7 +24,7 @@ fn converted(folder: &Folder, options: &ConvertOptions) -> (Gguf, Vec<String>) {
     (gguf, notes)
 }
 
-/// Tensors and keys under the architecture's name are the same.
+/// Checks that the tensors and the keys of the architecture are the same.
 fn same(one: &Gguf, other: &Gguf) {
     assert_eq!(one.tensors().len(), other.tensors().len());
     for info in one.tensors() {
@@ -40,10 +40,10 @@ fn same(one: &Gguf, other: &Gguf) {
     assert_eq!(keys(one), keys(other));
 }
 
-/// As the published checkpoints are: the text part under `model.language_model.`, its configuration under
-/// `text_config`, whose word on the head does not count, and an MTP block.
+/// As in the published checkpoints, the text part is under `model.language_model.`, its configuration is
+/// under `text_config`, where `tie_word_embeddings` is ignored, and there is an MTP block.
 #[test]
-fn the_text_part_of_a_multimodal_checkpoint_is_the_text_model() {
+fn text_part_of_multimodal_checkpoint_is_converted() {
     let plain = folder("qwen35");
     let (want, notes) = converted(&plain, &to("f16"));
     assert!(!notes.iter().any(|note| note.contains("left out")), "{notes:?}");
@@ -78,7 +78,7 @@ fn the_text_part_of_a_multimodal_checkpoint_is_the_text_model() {
 }
 
 #[test]
-fn experts_in_one_tensor_are_those_one_by_one() {
+fn fused_experts_equal_separate_experts() {
     let mut folder = folder("qwen35moe");
     let (want, _) = converted(&folder, &to("f16"));
     for layer in 0..2 {
@@ -97,7 +97,7 @@ fn experts_in_one_tensor_are_those_one_by_one() {
         split("down_proj", &["down_proj"]);
     }
     same(&converted(&folder, &to("f16")).0, &want);
-    // Rounding takes the scale of each matrix of each expert, in either form.
+    // Rounding uses one scale per matrix and expert in both forms.
     let absmean = ConvertOptions { ternary: Some(sterna::convert::Rounding::Absmean), ..to("f32") };
     same(&converted(&folder, &absmean).0, &converted(&self::folder("qwen35moe"), &absmean).0);
     folder.tensors.remove("model.layers.1.mlp.experts.3.up_proj.weight");
@@ -105,9 +105,9 @@ fn experts_in_one_tensor_are_those_one_by_one() {
     assert!(said.contains("experts.3.up_proj.weight: is missing"), "{said}");
 }
 
-/// Older configurations have RoPE's keys elsewhere, and a period in place of a list.
+/// Older configurations have the RoPE keys elsewhere, and an interval instead of a list of layer types.
 #[test]
-fn other_spellings_of_the_configuration() {
+fn older_configuration_keys_are_read() {
     let mut folder = folder("qwen35moe");
     let (want, _) = converted(&folder, &to("f16"));
     let config = folder.config.as_object_mut().unwrap();
@@ -117,7 +117,7 @@ fn other_spellings_of_the_configuration() {
     config.insert("rope_scaling".to_owned(), json!({"type": "default", "mrope_section": [2, 1, 1]}));
     same(&converted(&folder, &to("f16")).0, &want);
 
-    // The layer without attention comes second.
+    // In this folder the linear attention layer is the second one.
     let mut folder = self::folder("qwen35");
     let config = folder.config.as_object_mut().unwrap();
     config.remove("layer_types");
@@ -132,7 +132,7 @@ fn other_spellings_of_the_configuration() {
     let (got, _) = converted(&folder, &to("f16"));
     assert_eq!(got.metadata().u32("qwen35.full_attention_interval").unwrap(), Some(2));
     assert!(got.metadata().get("qwen35.attention.recurrent_layers").is_none());
-    // The sections of transformers' class.
+    // The default sections of transformers.
     folder.config["rope_parameters"].as_object_mut().unwrap().remove("mrope_section");
     let (got, _) = converted(&folder, &to("f16"));
     let Some(Value::Array(sections)) = got.metadata().get("qwen35.rope.dimension_sections") else { panic!() };
@@ -140,9 +140,9 @@ fn other_spellings_of_the_configuration() {
     assert_eq!(sections, [11, 11, 10, 0]);
 }
 
-/// Each is one error that names the key, what it must be and what it is.
+/// Each error has the key, the expected value and the found value.
 #[test]
-fn configurations_that_make_no_delta_net() {
+fn invalid_delta_net_configurations_are_refused() {
     let refused = |name: &str, change: &dyn Fn(&mut Json), words: &[&str]| {
         let mut folder = folder(name);
         change(&mut folder.config);
@@ -204,7 +204,7 @@ fn configurations_that_make_no_delta_net() {
 }
 
 #[test]
-fn tensors_of_a_delta_net_that_are_missing_or_of_another_shape() {
+fn wrong_delta_net_tensors_are_named() {
     let layer = "model.layers.1.linear_attn";
     let refused = |change: &dyn Fn(&mut Folder), words: &[&str]| {
         let mut folder = folder("qwen35");
@@ -227,7 +227,7 @@ fn tensors_of_a_delta_net_that_are_missing_or_of_another_shape() {
     reshape("conv1d.weight", &[320, 4], &["want [320, 1, 4], found [320, 4]"]);
     reshape("A_log", &[6, 1], &["want [6], found [6, 1]"]);
     reshape("in_proj_z.weight", &[32, 192], &["want [192, 32], found [32, 192]"]);
-    // Attention with values but no gates.
+    // A q_proj without gates.
     let halved = |folder: &mut Folder| {
         let raw = folder.tensors.get_mut("model.layers.0.self_attn.q_proj.weight").unwrap();
         (raw.shape[0], raw.bytes) = (64, raw.bytes[..raw.bytes.len() / 2].to_vec());

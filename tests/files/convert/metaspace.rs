@@ -1,5 +1,5 @@
-//! Vocabularies of SentencePiece's kind that are in `tokenizer.json` alone, in the three layouts that such
-//! files have. Ids are those of Hugging Face's `tokenizers`.
+//! SentencePiece vocabularies that exist only as `tokenizer.json`, in the three layouts of such files. The
+//! expected ids are those of Hugging Face's `tokenizers`.
 
 use std::fs;
 use std::sync::LazyLock;
@@ -55,7 +55,7 @@ fn converted(tokenizer: Json) -> (Tokenizer, Vec<String>) {
 }
 
 #[test]
-fn ids_are_those_of_the_merges() {
+fn metaspace_ids_match_golden_ids() {
     #[derive(serde::Deserialize)]
     struct Case {
         layout: String,
@@ -77,7 +77,7 @@ fn ids_are_those_of_the_merges() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(500))]
     #[test]
-    fn ids_of_any_text_are_those_of_hugging_faces_library(
+    fn metaspace_ids_of_any_text_match_hugging_face(
         text in "([a-z]{1,6}|the|lic|ense| a| in|er|on|[ \\n]{1,9}|[0-9]{1,5}|é|漢|🦜|\\PC){0,30}"
     ) {
         static BOTH: LazyLock<Vec<(tokenizers::Tokenizer, Tokenizer)>> = LazyLock::new(|| {
@@ -95,7 +95,7 @@ proptest! {
 }
 
 #[test]
-fn what_is_written_beside_the_tokens() {
+fn metaspace_metadata_is_written() {
     for (layout, prefix) in LAYOUTS.into_iter().zip([true, false, true]) {
         let (gguf, _, notes) = convert(folder(tokenizer(layout)).write().path(), &to("f16")).unwrap();
         let metadata = gguf.metadata();
@@ -107,7 +107,7 @@ fn what_is_written_beside_the_tokens() {
         assert_eq!(metadata.bool("tokenizer.ggml.add_eos_token").unwrap(), Some(false));
         assert_eq!(metadata.u32("tokenizer.ggml.unknown_token_id").unwrap(), Some(0));
         let kinds: Vec<i32> = metadata.i32s("tokenizer.ggml.token_type").unwrap().unwrap().collect();
-        // Unknown, two control tokens, 256 bytes, and text.
+        // The unknown token, two control tokens, 256 bytes, and text.
         assert_eq!(kinds[..4], [2, 3, 3, 6]);
         assert_eq!(kinds.iter().filter(|kind| **kind == 6).count(), 256);
         assert_eq!(kinds[259..].iter().filter(|kind| **kind != 1).count(), 0);
@@ -120,9 +120,9 @@ fn what_is_written_beside_the_tokens() {
     assert!(!converted(plain).0.add_bos());
 }
 
-/// Tokens that merges never make, though two others spell them.
+/// Tokens that no merge makes although two other tokens spell them.
 #[test]
-fn what_scores_cannot_say_is_noted() {
+fn unreachable_tokens_and_splits_are_noted() {
     assert!(converted(tokenizer("gemma")).1.is_empty());
     let mut changed = tokenizer("gemma");
     let merges = changed["model"]["merges"].as_array_mut().unwrap();
@@ -136,7 +136,7 @@ fn what_scores_cannot_say_is_noted() {
 }
 
 #[test]
-fn a_vocabulary_is_never_one_of_another_kind() {
+fn sentencepiece_vocabulary_is_not_taken_for_another() {
     let refused = |tokenizer: Json, options: &ConvertOptions, words: &[&str]| {
         let said = convert(folder(tokenizer).write().path(), options).err().unwrap().to_string();
         for word in words {

@@ -1,5 +1,5 @@
-//! Checkpoints of Hugging Face's form to GGUF: against other converters' files bit for bit, against the
-//! checkpoint's own bytes, back and forth, and every way a checkpoint can be broken.
+//! Conversion of Hugging Face checkpoints to GGUF: comparisons bit for bit with the files of other converters
+//! and with the checkpoint's own bytes, round trips, and broken checkpoints.
 
 mod bert;
 mod folder;
@@ -17,12 +17,12 @@ use sterna::convert::{ConvertError, ConvertOptions, Converter, Outtype};
 use sterna::gguf::Gguf;
 use sterna::quantize::TensorReport;
 
-/// Options with this type alone.
+/// Default options with this type.
 fn to(outtype: &str) -> ConvertOptions {
     ConvertOptions { outtype: Outtype::named(outtype).unwrap(), threads: 2, ..ConvertOptions::default() }
 }
 
-/// The file that a folder becomes, what is reported of its tensors, and the notes.
+/// Converts a folder. Returns the file, the reports on its tensors, and the notes.
 fn convert(
     folder: &Path,
     options: &ConvertOptions,
@@ -31,7 +31,7 @@ fn convert(
     let quantizer = converter.quantizer()?;
     let (mut out, bytes) = (Vec::new(), quantizer.file_bytes());
     let reports = quantizer.write(&mut out, |_| ControlFlow::Continue(()))?;
-    assert_eq!(out.len() as u64, bytes, "the file has another size than was said");
+    assert_eq!(out.len() as u64, bytes, "the size of the file differs from `file_bytes`");
     Ok((Gguf::from_bytes(out.into()).unwrap(), reports, converter.notes().to_vec()))
 }
 

@@ -1,4 +1,4 @@
-//! Packed ternary checkpoints, made here: what seed 002's tests of packing ask of whole models.
+//! Whole models in packed ternary checkpoints, which the tests make.
 
 use std::ops::ControlFlow;
 
@@ -52,7 +52,7 @@ fn bare() -> Folder {
     Folder { config, tokenizer: tokenizer(32), tensors }
 }
 
-/// The same, packed; `scale` gives the scales of a matrix.
+/// The same model with packed linear weights. `scale` gives the scales of a matrix by its number of rows.
 fn packed(scale: impl Fn(usize) -> Vec<f32>) -> Folder {
     let mut folder = bare();
     for (seed, (name, _, rows, cols)) in LINEAR.iter().enumerate() {
@@ -69,7 +69,7 @@ fn packed(scale: impl Fn(usize) -> Vec<f32>) -> Folder {
     folder
 }
 
-/// What a matrix of the packed model must hold.
+/// The expected values of a matrix of the packed model.
 fn want(at: usize, scale: impl Fn(usize) -> f32) -> Vec<f32> {
     let (_, _, rows, cols) = LINEAR[at];
     let codes = codes(rows * cols, at as u64 + 11);
@@ -77,7 +77,7 @@ fn want(at: usize, scale: impl Fn(usize) -> f32) -> Vec<f32> {
 }
 
 #[test]
-fn a_whole_model_of_one_scale_a_matrix_is_i2_s_to_the_bit() {
+fn one_scale_per_matrix_becomes_exact_i2_s() {
     let dir = packed(|_| vec![0.37]).write();
     let (gguf, reports, notes) = convert(dir.path(), &to("auto")).unwrap();
     for (at, (_, name, ..)) in LINEAR.iter().enumerate() {
@@ -90,14 +90,14 @@ fn a_whole_model_of_one_scale_a_matrix_is_i2_s_to_the_bit() {
         notes.iter().any(|note| note.starts_with("effective scales of packed weights: 0.37")),
         "{notes:?}"
     );
-    // 2 bits a weight: 16 times smaller than f32, but for 32 bytes a matrix.
+    // 2 bits per weight: 1/16 of f32, plus 32 bytes per matrix.
     for report in reports.iter().filter(|report| report.to.0 == "i2_s") {
         assert_eq!(report.to.1, report.from.1 / 16 + 32, "{}", report.name);
     }
 }
 
 #[test]
-fn row_scales_are_tq2_0_to_a_rounding_of_f16_and_the_notes_say_why() {
+fn row_scales_become_tq2_0_with_a_note() {
     let scale = |row: usize| 0.01 + row as f32 * 0.0007;
     let dir = packed(|rows| (0..rows).map(scale).collect()).write();
     let (gguf, _, notes) = convert(dir.path(), &to("auto")).unwrap();
@@ -110,7 +110,7 @@ fn row_scales_are_tq2_0_to_a_rounding_of_f16_and_the_notes_say_why() {
     }
     let why = "7 of 7 ternary matrices become tq2_0: i2_s has one scale per tensor, and each row of blk.0.";
     assert!(notes.iter().any(|note| note.contains(why)), "{notes:?}");
-    // A type that would lose them is refused, not forced.
+    // A type that would lose the row scales is refused.
     let said = convert(dir.path(), &to("i2_s")).unwrap_err().to_string();
     assert!(
         said.contains("blk.0.attn_q.weight") && said.contains("one scale per row") && said.contains("auto"),
@@ -118,16 +118,16 @@ fn row_scales_are_tq2_0_to_a_rounding_of_f16_and_the_notes_say_why() {
     );
 }
 
-/// The layout alone changes nothing: unpacked weights and packed ones make the same file.
+/// Packed and unpacked weights give the same tensors.
 #[test]
-fn a_packed_model_is_the_unpacked_one() {
+fn packed_and_unpacked_weights_give_the_same_bytes() {
     let from_packed = packed(|_| vec![0.25]).write();
     let mut folder = bare();
     for (at, (name, _, rows, cols)) in LINEAR.iter().enumerate() {
         let raw = Raw::bf16s(&[*rows, *cols], &want(at, |_| 0.25));
         folder.tensors.insert(format!("model.layers.0.{name}.weight"), raw);
     }
-    // Not masters: the values as they are, which a caller must say of this class by the class of its own.
+    // As a Llama the weights are taken as they are. As a BitNet they would be masters.
     folder.config["architectures"] = json!(["LlamaForCausalLM"]);
     folder.config["quantization_config"] = json!(null);
     folder.config["hidden_act"] = json!("silu");
@@ -143,7 +143,7 @@ fn a_packed_model_is_the_unpacked_one() {
     }
 }
 
-/// A packed model that is so wide, and twice as wide inside.
+/// A packed model with this dim, and an FFN dim of twice that.
 fn of_width(dim: usize) -> Folder {
     let mut folder = packed(|_| vec![0.5]);
     folder.config["hidden_size"] = json!(dim);
@@ -172,12 +172,12 @@ fn of_width(dim: usize) -> Folder {
 }
 
 #[test]
-fn columns_that_a_type_does_not_divide_go_to_the_next_one() {
+fn number_of_columns_decides_the_ternary_type() {
     for (dim, up, down, why) in [
         (60, "f16", "f16", "not a multiple of 256"),
         (64, "q2_0", "q2_0", "64 columns, not a multiple of 128"),
+        // The 384 columns of `down` are blocks of 128, but i2_s is used for all matrices or none.
         (192, "q2_0", "q2_0", "192 columns, not a multiple of 128"),
-        // 192 x 2 columns are blocks of 128, but i2_s is for all matrices or none.
         (128, "i2_s", "i2_s", "one scale"),
     ] {
         let dir = of_width(dim).write();
@@ -188,7 +188,7 @@ fn columns_that_a_type_does_not_divide_go_to_the_next_one() {
             (up.into(), down.into()),
             "{dim}"
         );
-        // Neither the embedding, which is the head too, nor a bit of any weight.
+        // The embedding, which is also the output head, stays f16, and no weight changes.
         assert_eq!(found("token_embd.weight"), "f16", "{dim}");
         assert!(reports.iter().all(|report| report.n_changed == 0), "{dim}");
         assert!(
@@ -202,7 +202,7 @@ fn columns_that_a_type_does_not_divide_go_to_the_next_one() {
 }
 
 #[test]
-fn one_pass_to_a_mix_is_two_passes() {
+fn convert_to_a_mix_equals_convert_and_quantize() {
     let dir = packed(|_| vec![0.37]).write();
     let (one, ..) = convert(dir.path(), &to("q4_k_m")).unwrap();
     let (real, ..) = convert(dir.path(), &to("f32")).unwrap();
@@ -219,7 +219,7 @@ fn one_pass_to_a_mix_is_two_passes() {
 }
 
 #[test]
-fn a_stop_at_any_byte_is_said_and_what_was_written_is_the_file_so_far() {
+fn interrupted_convert_writes_a_prefix_of_the_file() {
     let dir = packed(|_| vec![0.37]).write();
     let converter = Converter::open(dir.path(), &to("auto")).unwrap();
     let write = |most: u64| {
@@ -260,13 +260,13 @@ fn all_zero_matrices_are_counted() {
 }
 
 #[test]
-fn masters_of_a_llama_want_to_be_told() {
+fn llama_masters_need_the_ternary_option() {
     let mut folder = super::folder::llama();
     folder.config["hidden_size"] = json!(8);
     let dir = folder.write();
     let said = convert(dir.path(), &to("i2_s")).unwrap_err().to_string();
     assert!(said.contains("not") && said.contains("ConvertOptions::ternary absmean"), "{said}");
-    // With the flag they are rounded: three values, and the mean of all as scale.
+    // With the option they are rounded to three values, and the mean is the scale.
     let options = ConvertOptions { ternary: Some(Rounding::Absmean), ..to("f32") };
     let (gguf, ..) = convert(dir.path(), &options).unwrap();
     let raw = folder.tensors["model.layers.0.mlp.up_proj.weight"].values();
@@ -279,7 +279,7 @@ fn masters_of_a_llama_want_to_be_told() {
 }
 
 #[test]
-fn what_a_scale_means_is_the_config_s_word_or_the_caller_s() {
+fn scale_meaning_comes_from_config_or_option() {
     let mut folder = packed(|_| vec![0.25]);
     let up = |folder: &Folder, options: &ConvertOptions| {
         let dir = folder.write();
@@ -293,7 +293,7 @@ fn what_a_scale_means_is_the_config_s_word_or_the_caller_s() {
     assert_eq!(up(&folder, &divide).map(largest), Ok(4.0));
     folder.config["quantization_config"] = json!({"quant_method": "bitnet"});
     assert_eq!(up(&folder, &to("f32")).map(largest), Ok(4.0));
-    // Packed codes where the configuration speaks of real weights, or of nothing.
+    // Packed codes although the configuration declares real weights, or declares nothing.
     let online =
         json!({"quant_method": "bitnet", "linear_class": "autobitlinear", "quantization_mode": "online"});
     for config in [online, json!(null)] {

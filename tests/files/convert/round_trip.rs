@@ -1,5 +1,5 @@
-//! Architectures without a folder in the golden data: a golden GGUF is written back as a checkpoint, by the
-//! mapping written out once more, and must come out again as it was. What this cannot show is that the
+//! Architectures without a folder in the golden data: a golden GGUF is written back as a checkpoint, by a
+//! second copy of the mapping, and converting that must give the same file again. This cannot show that the
 //! mapping itself is Hugging Face's; its names are those that transformers documents.
 
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use support::golden;
 use super::folder::{Folder, Raw, llama, numbers};
 use super::{convert, to, values};
 
-/// A GGUF tensor in the checkpoint's form.
+/// A GGUF tensor in the form of the checkpoint.
 fn raw(gguf: &Gguf, name: &str) -> Raw {
     let info = gguf.find(name).unwrap();
     let dtype = if info.type_name == "f16" { "F16" } else { "F32" };
@@ -24,8 +24,8 @@ fn tokenizer() -> Option<Json> {
     Some(serde_json::from_slice(&fs::read(path).unwrap()).unwrap())
 }
 
-/// Converts and compares tensors, to the bit, and the keys under the architecture's name.
-fn comes_back(folder: &Folder, gguf: &Gguf) {
+/// Converts the folder, and compares tensors bit for bit, and the keys of the architecture.
+fn assert_round_trip(folder: &Folder, gguf: &Gguf) {
     let dir = folder.write();
     let (ours, ..) = convert(dir.path(), &to("f16")).unwrap();
     assert_eq!(ours.tensors().len(), gguf.tensors().len());
@@ -47,7 +47,7 @@ const ATTENTION: [(&str, &str); 4] =
     [("q_proj", "attn_q"), ("k_proj", "attn_k"), ("v_proj", "attn_v"), ("o_proj", "attn_output")];
 
 #[test]
-fn gemma3_comes_back() {
+fn gemma3_round_trips() {
     let (Some(path), Some(tokenizer)) = (golden("gemma3/tiny-f16.gguf"), tokenizer()) else { return };
     let gguf = Gguf::open(&path).unwrap();
     let mut tensors = BTreeMap::new();
@@ -86,7 +86,7 @@ fn gemma3_comes_back() {
     });
     let config = json!({"architectures": ["Gemma3ForConditionalGeneration"], "text_config": text});
     let mut folder = Folder { config, tokenizer, tensors };
-    comes_back(&folder, &gguf);
+    assert_round_trip(&folder, &gguf);
     // The same in the spelling of transformers 5.
     let text = &mut folder.config["text_config"];
     text.as_object_mut().unwrap().remove("rope_scaling");
@@ -97,16 +97,16 @@ fn gemma3_comes_back() {
     });
     let kinds = ["sliding_attention", "full_attention"];
     text["layer_types"] = (0..6).map(|layer| kinds[usize::from(layer == 5)]).collect();
-    comes_back(&folder, &gguf);
-    // A scale of scores that no reader of GGUF would use.
+    assert_round_trip(&folder, &gguf);
+    // An attention scale that no reader of GGUF would use.
     folder.config["text_config"]["query_pre_attn_scalar"] = json!(24);
     let said = convert(folder.write().path(), &to("f16")).unwrap_err().to_string();
     assert!(said.contains("query_pre_attn_scalar") && said.contains("want 32"), "{said}");
 }
 
-/// A norm of each projection's input makes masters of the weights, whatever the configuration says.
+/// If each projection has an input norm, the weights are masters, whatever the configuration says.
 #[test]
-fn bitnet_embedding_comes_back() {
+fn bitnet_embedding_is_converted_from_masters() {
     let Some(tokenizer) = tokenizer() else { return };
     let dim = 128;
     let mut tensors = BTreeMap::new();
@@ -159,7 +159,7 @@ fn bitnet_embedding_comes_back() {
 }
 
 #[test]
-fn qwen3moe_comes_back() {
+fn qwen3moe_round_trips() {
     let (Some(path), Some(tokenizer)) = (golden("qwen3moe/tiny-f16.gguf"), tokenizer()) else { return };
     let gguf = Gguf::open(&path).unwrap();
     let mut tensors = BTreeMap::new();
@@ -198,7 +198,7 @@ fn qwen3moe_comes_back() {
         "tie_word_embeddings": false, "decoder_sparse_step": 1, "mlp_only_layers": [],
     });
     let mut folder = Folder { config, tokenizer, tensors };
-    comes_back(&folder, &gguf);
+    assert_round_trip(&folder, &gguf);
     folder.config["norm_topk_prob"] = json!(false);
     let said = convert(folder.write().path(), &to("f16")).unwrap_err().to_string();
     assert!(said.contains("norm_topk_prob"), "{said}");
@@ -208,9 +208,9 @@ fn qwen3moe_comes_back() {
     assert!(said.contains("experts.3.up_proj.weight") && said.contains("missing"), "{said}");
 }
 
-/// SmolLM3's tensors are Llama's; which layers have no RoPE is in no file.
+/// SmolLM3 has Llama's tensors. The file does not store which layers have no RoPE.
 #[test]
-fn smollm3_is_written_as_llama_is() {
+fn smollm3_is_written_like_llama() {
     let written = |folder: &Folder| convert(folder.write().path(), &to("f16")).map(|(gguf, ..)| gguf);
     let mut folder = llama();
     let of_llama = written(&folder).unwrap();

@@ -1,4 +1,4 @@
-//! The cache: its layout, two at a time, and disks that refuse.
+//! The cache: its layout, concurrent downloads, and read-only disks.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,28 +12,28 @@ use super::{COMMIT, Case, LATER, content, is_link, pull};
 const N: usize = 300_000;
 
 #[test]
-fn the_layout_is_that_of_huggingface_hub() {
+fn cache_has_the_layout_of_huggingface_hub() {
     let case = Case::new(N);
     let local = case.pull("a/b").unwrap();
-    case.is_whole(&local);
+    case.assert_downloaded(&local);
     let link = &local.files[0];
     if cfg!(unix) {
-        // As huggingface_hub writes it: relative, and one step more for the folder in the path.
+        // As huggingface_hub writes it: a relative link, with one more `..` for the folder in the path.
         let to = std::fs::read_link(link).unwrap();
         assert_eq!(to.to_str().unwrap(), format!("../../../blobs/{}", etag(&case.model, true)));
     }
     assert_eq!(std::fs::read_to_string(case.repo().join("refs/main")).unwrap(), COMMIT);
     let lock = format!("hub/.locks/models--a--b/{}.lock", etag(&case.model, true));
     assert!(case.folder.path().join(lock).is_file());
-    // Asked again, nothing comes again.
+    // A second pull downloads nothing.
     let before = case.server.requests().len();
-    case.is_whole(&case.pull("a/b").unwrap());
+    case.assert_downloaded(&case.pull("a/b").unwrap());
     let after = case.server.requests();
     assert!(after[before..].iter().all(|request| request.target.contains("/api/")), "{:?}", &after[before..]);
 }
 
 #[test]
-fn offline_the_cache_answers_and_nobody_is_asked() {
+fn offline_hub_answers_from_the_cache_without_requests() {
     let case = Case::new(N);
     let name = |text: &str| Name::parse(text).unwrap();
     let offline = Hub::new(HubOptions { offline: true, ..case.options() }).unwrap();
@@ -54,7 +54,7 @@ fn offline_the_cache_answers_and_nobody_is_asked() {
 }
 
 #[test]
-fn two_at_a_time_get_it_once() {
+fn concurrent_fetches_download_once() {
     let case = Case::new(N);
     case.server.fault("/cdn/", HubFault::Slow(10_000));
     let waited = AtomicUsize::new(0);
@@ -63,7 +63,7 @@ fn two_at_a_time_get_it_once() {
             waited.fetch_add(1, Ordering::Relaxed);
         }
     };
-    // On a busy machine one would otherwise have it before the other has found it.
+    // On a busy machine one thread could otherwise finish before the other one starts.
     let both = Barrier::new(2);
     std::thread::scope(|scope| {
         for _ in 0..2 {
@@ -71,7 +71,7 @@ fn two_at_a_time_get_it_once() {
                 let hub = case.hub();
                 let found = hub.find(&Name::parse("a/b").unwrap()).unwrap();
                 both.wait();
-                case.is_whole(&hub.fetch(&found, &tell).unwrap());
+                case.assert_downloaded(&hub.fetch(&found, &tell).unwrap());
             });
         }
     });
@@ -81,10 +81,10 @@ fn two_at_a_time_get_it_once() {
 }
 
 #[test]
-fn who_is_told_to_stop_stops_and_goes_on_the_next_time() {
+fn stopped_fetch_resumes_the_next_time() {
     let case = Case::new(N);
     case.server.fault("/cdn/", HubFault::Stall(50_000));
-    // It would wait much longer than the test.
+    // It would wait much longer than the test takes.
     let hub = case.hub();
     let found = hub.find(&Name::parse("a/b").unwrap()).unwrap();
     let stopper = hub.stopper();
@@ -98,14 +98,14 @@ fn who_is_told_to_stop_stops_and_goes_on_the_next_time() {
         hub.fetch(&found, &|_| {})
     });
     assert!(matches!(stopped, Err(HubError::Stopped)), "{stopped:?}");
-    case.is_absent();
+    case.assert_absent();
     assert_eq!(case.part().unwrap().len(), 50_000);
-    case.is_whole(&case.pull("a/b").unwrap());
+    case.assert_downloaded(&case.pull("a/b").unwrap());
     assert_eq!(case.server.requests().pop().unwrap().range.as_deref(), Some("bytes=50000-"));
 }
 
 #[test]
-fn a_content_that_is_there_is_linked_and_not_sent_again() {
+fn known_content_is_linked_and_not_downloaded() {
     let case = Case::new(N);
     case.pull("a/b").unwrap();
     case.server.add(HubRepo::new("a/b", LATER, &[("renamed.gguf", &case.model)]));
@@ -117,18 +117,18 @@ fn a_content_that_is_there_is_linked_and_not_sent_again() {
 }
 
 #[test]
-fn a_file_that_is_broken_or_links_to_nothing_is_got_anew() {
+fn broken_files_and_dangling_links_are_downloaded_again() {
     let case = Case::new(N);
     case.pull("a/b").unwrap();
     let blob = case.repo().join("blobs").join(etag(&case.model, true));
     std::fs::write(&blob, b"short").unwrap();
-    case.is_whole(&case.pull("a/b").unwrap());
+    case.assert_downloaded(&case.pull("a/b").unwrap());
     std::fs::remove_file(&blob).unwrap();
-    case.is_whole(&case.pull("a/b").unwrap());
+    case.assert_downloaded(&case.pull("a/b").unwrap());
 }
 
 #[test]
-fn verify_finds_a_bit() {
+fn verify_finds_a_flipped_bit() {
     let case = Case::new(N);
     case.pull("a/b").unwrap();
     case.server.add(HubRepo::new("a/small", COMMIT, &[("t.json", b"{}")]));
@@ -148,7 +148,7 @@ fn verify_finds_a_bit() {
 }
 
 #[test]
-fn what_is_removed_takes_no_content_that_is_still_used() {
+fn remove_keeps_content_that_is_still_used() {
     let case = Case::new(N);
     case.pull("a/b").unwrap();
     let other = content(1000, 7);
@@ -157,7 +157,7 @@ fn what_is_removed_takes_no_content_that_is_still_used() {
     case.pull("a/b:Q4_0").unwrap();
     let cached = Cached::new(&case.folder.path().join("hub"), &Repo::new("a/b").unwrap());
     assert_eq!(cached.commits().unwrap(), [COMMIT, LATER]);
-    // One of two that lead to the same content.
+    // One of two links to the same content.
     assert_eq!(cached.remove(&cached.files(COMMIT).unwrap()).unwrap(), 0);
     assert_eq!((cached.commits().unwrap(), case.blobs().len()), (vec![LATER.to_owned()], 2));
     let mut files = cached.files(LATER).unwrap();
@@ -172,10 +172,10 @@ fn what_is_removed_takes_no_content_that_is_still_used() {
 
 #[cfg(unix)]
 #[test]
-fn a_content_that_is_a_link_itself_is_followed_and_never_removed_through() {
+fn links_to_shared_content_are_followed_but_it_stays() {
     let case = Case::new(N);
     let local = case.pull("a/b").unwrap();
-    // As newer clients lay it out: one store for all repositories.
+    // The layout of newer clients: one store for all repositories.
     let (hub, blob) =
         (case.folder.path().join("hub"), case.repo().join("blobs").join(etag(&case.model, true)));
     let shared = hub.join("blobs/ab/shared");
@@ -192,10 +192,10 @@ fn a_content_that_is_a_link_itself_is_followed_and_never_removed_through() {
     assert!(!is_link(&blob) && std::fs::read(shared).unwrap() == case.model);
 }
 
-/// A cache that an account may read and not write, as root may not be kept out.
+/// A read-only cache. Root can write to it, so the test needs another account.
 #[cfg(unix)]
 #[test]
-fn a_cache_that_cannot_be_written_is_an_error_unless_all_is_there() {
+fn read_only_cache_is_an_error_unless_complete() {
     use std::os::unix::fs::PermissionsExt;
 
     let case = Case::new(N);
@@ -208,7 +208,7 @@ fn a_cache_that_cannot_be_written_is_an_error_unless_all_is_there() {
     };
     allow(0o555);
     if std::fs::write(hub.join("probe"), b"").is_ok() {
-        support::say(format_args!("a read-only cache: not tried, as nothing is read-only for root"));
+        support::say(format_args!("read-only cache: not tried, root can write anyway"));
         return allow(0o755);
     }
     assert_eq!(case.pull("a/b").unwrap(), local);
@@ -219,7 +219,7 @@ fn a_cache_that_cannot_be_written_is_an_error_unless_all_is_there() {
 }
 
 #[test]
-fn a_checkpoint_comes_with_all_that_a_converter_reads() {
+fn checkpoint_is_fetched_with_the_converters_files() {
     let case = Case::new(10);
     let weights = content(9000, 6);
     let files: [(&str, &[u8]); 4] = [

@@ -1,4 +1,4 @@
-//! Models from a hub, with the faults that networks and disks have: never a wrong file under its name.
+//! Models from a hub, with faults of networks and disks: a file with its final name is never wrong.
 
 mod cache;
 mod faults;
@@ -13,10 +13,10 @@ use support::hub::{HubRepo, HubServer};
 
 /// A commit.
 const COMMIT: &str = "a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1";
-/// Another one.
+/// A later commit.
 const LATER: &str = "b2b2b2b2b2b2b2b2b2b2b2b2b2b2b2b2b2b2b2b2";
 
-/// A file that no two bytes in a row repeat: what is shifted by one is seen.
+/// Content without a pattern, so that a shift by one byte is noticed.
 fn content(n: usize, seed: u64) -> Vec<u8> {
     let mut state = seed.wrapping_mul(2).wrapping_add(1);
     let mut next = || {
@@ -34,7 +34,7 @@ struct Case {
 }
 
 impl Case {
-    /// With a model of `n` bytes.
+    /// A hub with a model of `n` bytes.
     fn new(n: usize) -> Self {
         let (server, model) = (HubServer::start(), content(n, 1));
         server.add(HubRepo::new("a/b", COMMIT, &[("README.md", b"text"), ("x/m-Q8_0.gguf", &model)]));
@@ -45,7 +45,7 @@ impl Case {
         HubOptions {
             endpoint: self.server.endpoint(),
             pause: Duration::from_millis(1),
-            // Longer than a busy machine stands still; who tests it sets less.
+            // Longer than any pause of a busy machine. Tests of timeouts set less.
             silence: Duration::from_secs(60),
             tries: 4,
             ..HubOptions::new(self.folder.path().join("hub"))
@@ -72,26 +72,26 @@ impl Case {
         names
     }
 
-    /// The part that is there, if any, and its bytes.
+    /// The bytes of the partial download, if there is one.
     fn part(&self) -> Option<Vec<u8>> {
         let name = self.blobs().into_iter().find(|name| name.ends_with(".sterna-part"))?;
         Some(std::fs::read(self.repo().join("blobs").join(name)).unwrap())
     }
 
-    /// That the file is there, is the model, and nothing else is.
-    fn is_whole(&self, local: &Local) {
+    /// Checks that the file is the model, and that the cache has nothing else.
+    fn assert_downloaded(&self, local: &Local) {
         assert_eq!(local.files, [self.repo().join(format!("snapshots/{COMMIT}/x/m-Q8_0.gguf"))]);
-        assert!(std::fs::read(&local.files[0]).unwrap() == self.model, "another content");
+        assert!(std::fs::read(&local.files[0]).unwrap() == self.model, "the content differs");
         assert_eq!(self.blobs(), [support::hub::etag(&self.model, true)]);
         self.server.no_token_leaked();
     }
 
-    /// That no file of the model stands under its name.
-    fn is_absent(&self) {
+    /// Checks that the model is not in the cache, apart from partial downloads.
+    fn assert_absent(&self) {
         let path = self.repo().join(format!("snapshots/{COMMIT}/x/m-Q8_0.gguf"));
         assert!(!path.exists(), "there is a file after an error");
         assert!(self.blobs().iter().all(|name| name.ends_with(".sterna-part")), "{:?}", self.blobs());
-        assert!(!self.repo().join("refs/main").exists(), "the revision was noted after an error");
+        assert!(!self.repo().join("refs/main").exists(), "the revision was written after an error");
         self.server.no_token_leaked();
     }
 }
@@ -100,7 +100,7 @@ fn pull(hub: &Hub, name: &str) -> Result<Local, HubError> {
     hub.fetch(&hub.find(&Name::parse(name)?)?, &|_| {})
 }
 
-/// A pull, and how often it said that it tries again.
+/// Pulls, and returns the errors after which it tried again, too.
 fn pull_counting(hub: &Hub, name: &str) -> (Result<Local, HubError>, Vec<String>) {
     let again = Mutex::new(Vec::new());
     let tell = |event: Event<'_>| {
@@ -112,9 +112,9 @@ fn pull_counting(hub: &Hub, name: &str) -> (Result<Local, HubError>, Vec<String>
     (local, again.into_inner().unwrap())
 }
 
-/// The first line of an error, which says what is wrong.
-fn said(local: Result<Local, HubError>) -> String {
-    local.expect_err("a fault went unseen").to_string()
+/// The message of the error.
+fn error_of(local: Result<Local, HubError>) -> String {
+    local.expect_err("a fault was not noticed").to_string()
 }
 
 fn is_link(path: &Path) -> bool {

@@ -1,4 +1,4 @@
-//! Which files of a repository come.
+//! The choice of files in a repository.
 
 use sterna::hub::HubError;
 use support::hub::HubRepo;
@@ -6,7 +6,7 @@ use support::hub::HubRepo;
 use super::{COMMIT, Case, LATER, content};
 
 #[test]
-fn a_split_model_comes_whole_over_all_pages_of_the_list() {
+fn split_model_is_fetched_over_all_list_pages() {
     let case = Case::new(10);
     let parts: Vec<_> =
         (1..=7).map(|k| (format!("q/m-Q4_0-{k:05}-of-00007.gguf"), content(5000, k))).collect();
@@ -21,7 +21,7 @@ fn a_split_model_comes_whole_over_all_pages_of_the_list() {
 }
 
 #[test]
-fn a_path_that_leaves_its_folder_touches_no_disk() {
+fn paths_outside_the_folder_write_nothing() {
     for path in ["../../../x-Q8_0.gguf", "/x-Q8_0.gguf", "a/../x-Q8_0.gguf", "..\\x-Q8_0.gguf"] {
         let case = Case::new(10);
         case.server.add(HubRepo::new("a/evil", COMMIT, &[(path, b"GGUF")]));
@@ -32,7 +32,7 @@ fn a_path_that_leaves_its_folder_touches_no_disk() {
 }
 
 #[test]
-fn names_with_odd_letters_are_asked_for_and_kept_as_they_are() {
+fn names_with_special_characters_are_kept() {
     let case = Case::new(10);
     let (path, bytes) = ("ü b#%?+/m (1).gguf", content(3000, 5));
     let path = path.replace('?', "");

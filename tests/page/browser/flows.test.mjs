@@ -61,7 +61,7 @@ async function set(page, name, value) {
   await page.click("#close-settings");
 }
 
-test("a first visit to a model without a template opens a text, one key from a story", async () => {
+test("a first visit to a model without a template opens a text with a first sentence", async () => {
   const { page, close } = await visitText();
   assert.equal(await page.innerText("#empty-title"), "Begin a text");
   assert.equal(await page.inputValue("#prompt"), "Once upon a time");
@@ -110,7 +110,7 @@ test("a text: try again, go back to the first version, rewrite", async () => {
   await close();
 });
 
-test("a first visit to the demo model shows what one can ask it", async () => {
+test("a first visit to the demo model shows example questions", async () => {
   const server = STERNA ? chat : await mock({ models: ["sterna-world"] });
   const { page, close } = await visit(browser, server.url);
   const first = "Tell me a story about a shy owl in winter.";
@@ -151,7 +151,7 @@ test("a chat, and its history after a reload", async () => {
   await close();
 });
 
-test("there is no empty room below what the reader wrote", async () => {
+test("there is no empty space below a turn of the user", async () => {
   const { page, close } = await visit(browser, chat.url);
   await set(page, "n_predict", 8);
   await send(page, "Hello");
@@ -187,7 +187,7 @@ const stopAfter = (page, characters) =>
     seen.observe(document.body, { subtree: true, childList: true, characterData: true });
   }, characters);
 
-test("stop ends an answer and keeps what has come", async () => {
+test("stop ends an answer and keeps its text", async () => {
   const { page, close } = await visit(browser, chat.url);
   await set(page, "n_predict", 900);
   // Any token is equally likely, so that the demo model does not end before it is stopped.
@@ -218,7 +218,7 @@ test("stop ends an answer and keeps what has come", async () => {
   await close();
 });
 
-test("an answer that stops at the length limit says so, and goes on as the same answer", async () => {
+test("an answer that stops at the length limit says so, and continues as the same answer", async () => {
   const { page, close } = await visit(browser, chat.url);
   await set(page, "n_predict", 8);
   await send(page, STERNA ? "Tell me a story about a shy owl in winter." : "tell me more");
@@ -241,7 +241,7 @@ test("an answer that stops at the length limit says so, and goes on as the same 
   await close();
 });
 
-test("a text that stops at the length limit says so, and goes on with another passage", async () => {
+test("a text that stops at the length limit says so, and continues with another passage", async () => {
   const { page, close } = await visitText();
   await set(page, "n_predict", 12);
   await send(page, STERNA ? "Once upon a time" : "tell me more");
@@ -289,7 +289,7 @@ test("regenerate, edit and branch keep every version", async () => {
   await close();
 });
 
-test("settings have the server's defaults, send what differs, and are remembered", async () => {
+test("settings show the server's defaults, send only changes, and are remembered", async () => {
   const { page, close } = await visit(browser, chat.url);
   await page.click("#open-settings");
   const placeholder = (name) => page.getAttribute(`#parameter-${name}`, "placeholder");
@@ -297,7 +297,7 @@ test("settings have the server's defaults, send what differs, and are remembered
   assert.match(await placeholder("temperature"), /^0\.[28]$/);
   await page.fill("#parameter-temperature", "0");
   await page.fill("#parameter-n_predict", "5");
-  // The settings that a newcomer needs come first, each with an explanation.
+  // The settings that new users need come first, each with an explanation.
   const first = await page.locator("#parameters label").allInnerTexts();
   assert.deepEqual(first, ["Temperature", "Length", "Seed"]);
   assert.equal(await page.locator("#parameter-top_p").isVisible(), false);
@@ -339,7 +339,7 @@ test("settings have the server's defaults, send what differs, and are remembered
   await close();
 });
 
-test("what a reader types stays text", async () => {
+test("user input is shown as plain text", async () => {
   const { page, close } = await visit(browser, chat.url);
   await set(page, "n_predict", 8);
   const hostile = "<img src=x onerror=alert(1)><script>alert(2)</script>";
@@ -350,7 +350,7 @@ test("what a reader types stays text", async () => {
   await close();
 });
 
-test("dark and light follow the system until the reader chooses", async () => {
+test("the colour scheme follows the system until the user chooses one", async () => {
   const { page, close } = await visit(browser, chat.url, { colorScheme: "dark" });
   const light = async () => {
     const [colour] = (await page.evaluate(() => getComputedStyle(document.body).backgroundColor)).match(
@@ -408,7 +408,7 @@ test("a narrow screen shows everything without scrolling sideways", async () => 
   await close();
 });
 
-test("the keyboard alone is enough", async () => {
+test("everything works with the keyboard", async () => {
   const { page, close } = await visit(browser, chat.url);
   await set(page, "n_predict", 8);
   // On a first visit to the demo model, the prompt contains a question.
@@ -485,7 +485,7 @@ test("delete, undo, export and import", async () => {
   await close();
 });
 
-test("names and roles that a screen reader needs are there", async () => {
+test("controls have the names and roles that screen readers need", async () => {
   const { page, close } = await visit(browser, chat.url);
   await set(page, "n_predict", 8);
   await send(page, "Hello");

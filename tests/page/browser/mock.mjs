@@ -1,6 +1,6 @@
-// A server with the endpoints that the page uses, in llama-server's format. It replies what the test
-// specifies: a prompt that is a key of `replies` gets that reply, or the rest of it if the last message is
-// its beginning; any other prompt is echoed.
+// A server with the endpoints that the page uses, in llama-server's format. The test specifies its replies:
+// a prompt that is a key of `replies` gets that reply, or the rest of it if the last message is a prefix of
+// it. Any other prompt is echoed.
 
 import { readFile } from "node:fs/promises";
 import http from "node:http";
@@ -77,7 +77,7 @@ export async function mock(options = {}) {
         if (!server.models.includes(name)) return refuse(response, 404, `no model ${name}`);
         if (server.loaded !== null && !server.loaded.includes(name)) {
           await pause(server.loadMs);
-          if (name === server.broken) return refuse(response, 500, "it is no GGUF file");
+          if (name === server.broken) return refuse(response, 500, "not a GGUF file");
           server.loaded.push(name);
         }
         return json(response, 200, props(name));
@@ -185,7 +185,7 @@ export async function mock(options = {}) {
   return server;
 }
 
-/** The rest of a reply, if the last message is its beginning. */
+/** The rest of a reply, if the last message is a prefix of it. */
 function rest(text, last) {
   return last?.role === "assistant" && text.startsWith(last.content) ? text.slice(last.content.length) : text;
 }

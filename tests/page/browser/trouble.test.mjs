@@ -43,7 +43,7 @@ const HOSTILE = [
   "<form action='https://tracker.example/'><input name=q autofocus></form>",
 ].join("\n\n");
 
-test("a hostile answer does nothing", async () => {
+test("a hostile answer has no effect", async () => {
   const server = await mock({ replies: { go: { text: HOSTILE, reasoning: HOSTILE } } });
   const { page, close } = await visit(browser, server.url);
   await ask(page, "go");
@@ -60,7 +60,7 @@ test("a hostile answer does nothing", async () => {
     String(addresses),
   );
   const text = await page.innerText(".turn.assistant > .markdown");
-  assert.ok(text.includes("<script>window.harmed = 1</script>"), "it is shown as the text that it is");
+  assert.ok(text.includes("<script>window.harmed = 1</script>"), "it is shown as plain text");
   assert.equal(await page.evaluate(() => document.title), "go · Sterna");
   await close();
   server.close();
@@ -104,7 +104,7 @@ test("the browser itself refuses HTML from text, other origins and inline code",
   server.close();
 });
 
-test("a server with a key asks for it, says when it is wrong, and keeps it for the tab", async () => {
+test("the page asks for the server's key, says if it is wrong, and keeps it for the tab", async () => {
   const server = await mock({ key: "secret" });
   const until = "#lock[open]";
   const { page, profile, close } = await visit(browser, server.url, { until, expected: [FAILED] });
@@ -136,7 +136,7 @@ test("a server with a key asks for it, says when it is wrong, and keeps it for t
   server.close();
 });
 
-test("while the model is loaded the page says so, and is ready when it is", async () => {
+test("the page says that the model is being loaded, and is ready afterwards", async () => {
   const server = await mock({ status: 503 });
   const until = "#status:not(:empty)";
   const { page, close } = await visit(browser, server.url, { until, expected: [FAILED] });
@@ -165,7 +165,7 @@ test("while the model is loaded the page says so, and is ready when it is", asyn
   server.close();
 });
 
-test("a stream that breaks keeps what came, and can be continued", async () => {
+test("a broken stream keeps its text, and can be continued", async () => {
   const reply = { text: "one two three four five six", dropAfter: 2 };
   const server = await mock({ replies: { go: reply }, pieceMs: 40 });
   const { page, close } = await visit(browser, server.url, { expected: [FAILED] });
@@ -182,7 +182,7 @@ test("a stream that breaks keeps what came, and can be continued", async () => {
   server.close();
 });
 
-test("errors are the server's words, below the turn, and it can be tried again", async () => {
+test("the server's error is shown below the turn, which can be tried again", async () => {
   const replies = {
     odd: { status: 400, message: "`top_k`: expected a number" },
     long: { status: 400, message: "too long", details: { n_prompt_tokens: 5000, n_ctx: 4096 } },
@@ -198,14 +198,14 @@ test("errors are the server's words, below the turn, and it can be tried again",
   server.replies.long = { text: " Now it fits." };
   await page.locator("text=Try again").last().click();
   await page.waitForSelector("text=Now it fits.");
-  assert.equal(await page.locator(".versions").count(), 0, "a failure is no version");
+  assert.equal(await page.locator(".versions").count(), 0, "a failure is not a version");
   await ask(page, "busy");
   assert.equal(await note(page), "The server is busy. Try again in 7 s.");
   await close();
   server.close();
 });
 
-test("what went wrong can be read in light and dark", async () => {
+test("errors are readable in light and dark", async () => {
   const server = await mock({ replies: { odd: { status: 400, message: "odd" } }, status: 503 });
   for (const colorScheme of ["light", "dark"]) {
     server.status = 500;
@@ -259,7 +259,7 @@ test("an answer that fills the context says so", async () => {
   server.close();
 });
 
-test("a server that goes away is noticed, and found again", async () => {
+test("a lost server is noticed, and found again", async () => {
   const server = await mock({ replies: { much: { text: "word\n\n".repeat(40) } } });
   const viewport = { width: 320, height: 640 };
   const { page, close } = await visit(browser, server.url, { expected: [FAILED], viewport });
@@ -284,7 +284,7 @@ test("a server that goes away is noticed, and found again", async () => {
   server.close();
 });
 
-test("a page that is closed in the middle of an answer has what came when it opens again", async () => {
+test("a page that is closed in the middle of an answer keeps the text so far", async () => {
   const server = await mock({ replies: { go: { text: "word ".repeat(400), pieceMs: 10 } } });
   const { page, close } = await visit(browser, server.url);
   await page.fill("#prompt", "go");
@@ -300,7 +300,7 @@ test("a page that is closed in the middle of an answer has what came when it ope
   server.close();
 });
 
-test("reasoning is folded, and answers go on while another conversation is read", async () => {
+test("reasoning is folded, and answers continue while another conversation is open", async () => {
   const server = await mock({
     replies: { think: { reasoning: "Let me see.", text: "Yes. ".repeat(60), pieceMs: 15 } },
   });
@@ -323,7 +323,7 @@ test("reasoning is folded, and answers go on while another conversation is read"
   server.close();
 });
 
-test("a conversation that is deleted while it is written does not come back", async () => {
+test("a conversation that is deleted during an answer does not come back", async () => {
   const server = await mock({ replies: { go: { text: "word ".repeat(400), pieceMs: 10 } } });
   const { page, close } = await visit(browser, server.url);
   await page.fill("#prompt", "go");
@@ -341,7 +341,7 @@ test("a conversation that is deleted while it is written does not come back", as
   server.close();
 });
 
-test("asking for another answer ends the one that is written", async () => {
+test("regenerating another answer ends the one that is being written", async () => {
   const server = await mock({ replies: { go: { text: "word ".repeat(400), pieceMs: 10 } } });
   const { page, close } = await visit(browser, server.url);
   await ask(page, "Hello");
@@ -376,7 +376,7 @@ test("two tabs show the same conversations", async () => {
   server.close();
 });
 
-test("a server with several models lets the reader pick, and remembers it", async () => {
+test("the user picks one of several models, and the page remembers it", async () => {
   const models = ["one", "two", "three"];
   const server = await mock({ models, loaded: ["one"], loadMs: 400, broken: "three" });
   const { page, close } = await visit(browser, server.url, { expected: [FAILED] });
@@ -397,15 +397,15 @@ test("a server with several models lets the reader pick, and remembers it", asyn
   assert.equal(server.requests.at(-1).model, "two");
 
   await page.selectOption("#model", "three");
-  const failed = "three could not be loaded: it is no GGUF file";
-  const told = (words) =>
+  const failed = "three could not be loaded: not a GGUF file";
+  const waitForStatus = (words) =>
     page.waitForFunction((words) => document.getElementById("status").textContent === words, words);
-  await told(failed);
+  await waitForStatus(failed);
   assert.equal(await page.locator("#send").isDisabled(), true);
   assert.equal(await page.innerText("#why"), "You can send when a model is loaded.");
   await page.click("#state-way >> text=Try again");
-  await told("three is being loaded.");
-  await told(failed);
+  await waitForStatus("three is being loaded.");
+  await waitForStatus(failed);
   await page.selectOption("#model", "one");
   await page.waitForFunction(() => document.getElementById("status").textContent === "");
   await ask(page, "And now");
@@ -423,7 +423,7 @@ test("a server with several models lets the reader pick, and remembers it", asyn
   server.close();
 });
 
-test("a long answer keeps the page quick, and the reader's place", async () => {
+test("a long answer keeps the page responsive, and the scroll position", async () => {
   const paragraph = "Some *words* of `text` in a paragraph that is about as long as they are.\n\n";
   const server = await mock({ replies: { go: { text: paragraph.repeat(400), pieceMs: 0 } }, pieceMs: 0 });
   const { page, close } = await visit(browser, server.url);

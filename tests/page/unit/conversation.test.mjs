@@ -15,7 +15,7 @@ function conversationOf(mode, ...turns) {
   return conversation;
 }
 
-test("an edit is a version next to the turn, and the old one comes back with what followed it", () => {
+test("an edit is a new version of the turn, and the old version comes back with its replies", () => {
   const conversation = conversationOf("chat", "a", "b", "c", "d");
   const third = tree.pathOf(conversation)[2];
   const edited = tree.addTurn(conversation, third.parent, "user", "C");
@@ -30,7 +30,7 @@ test("an edit is a version next to the turn, and the old one comes back with wha
   assert.deepEqual(texts(conversation), ["a", "b", "C", "D"]);
 });
 
-test("a branch has the turns that were shown, and is another conversation", () => {
+test("a branch has the visible turns, and is another conversation", () => {
   const conversation = conversationOf("chat", "a", "b", "c");
   conversation.system = "s";
   const second = tree.pathOf(conversation)[1];
@@ -80,7 +80,7 @@ test("rewriting a text keeps the passages up to the change", () => {
   }
 });
 
-test("titles and the search", () => {
+test("titles are derived from the first turn, and conversations can be searched", () => {
   const conversation = conversationOf(
     "chat",
     "  How do\nterns find  their way over the whole ocean, from pole to pole? ",
@@ -99,7 +99,7 @@ test("titles and the search", () => {
   }
 });
 
-test("what is exported is imported again", () => {
+test("an export is imported without changes", () => {
   const conversation = conversationOf("chat", "a", "b");
   const turn = tree.pathOf(conversation)[1];
   Object.assign(turn, { finish: "stop", reasoning: "r", reasoningMs: 5, timings: { predicted_n: 1 } });
@@ -108,7 +108,7 @@ test("what is exported is imported again", () => {
   assert.deepEqual(imported(exported([conversation, other])), [conversation, other]);
 });
 
-test("a file that is no export is refused with what is wrong", () => {
+test("an invalid export is refused with a specific error", () => {
   const file = (change) => {
     const value = JSON.parse(exported([conversationOf("chat", "a", "b")]));
     change(value, value.conversations[0], Object.values(value.conversations[0].turns));
@@ -143,7 +143,7 @@ test("a file that is no export is refused with what is wrong", () => {
   for (const [text, message] of cases) assert.throws(() => imported(text), message, text);
 });
 
-test("an import takes nothing that is not its own", () => {
+test("an import drops unknown fields", () => {
   const value = JSON.parse(exported([conversationOf("chat", "a")]));
   value.conversations[0].extra = 1;
   Object.values(value.conversations[0].turns)[0].onclick = "alert(1)";

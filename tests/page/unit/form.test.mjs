@@ -11,14 +11,14 @@ const texts = new Map();
 for (const name of names) texts.set(name, await readFile(new URL(name, PAGE), "utf8"));
 const scripts = [...texts].filter(([name]) => /\.m?js$/.test(name));
 
-test("the program's list has every file, and no other", () => {
+test("the program's list has every file and no others", () => {
   const listed = [...texts.get("mod.rs").matchAll(/asset\("(.*?)", .*?, include_bytes!\("(.*?)"\)\)/g)];
   const served = listed.map(([, , name]) => name).sort();
   assert.deepEqual(served, names.filter((name) => name !== "mod.rs").sort());
   for (const [, path, name] of listed) assert.equal(path, name === "index.html" ? "/" : `/page/${name}`);
 });
 
-test("what is imported or linked is there", () => {
+test("all imported and linked files exist", () => {
   for (const [name, text] of scripts) {
     for (const [, path] of text.matchAll(/from "(.*?)"/g))
       assert.ok(texts.has(path.replace("./", "")), `${name}: ${path}`);
@@ -28,7 +28,7 @@ test("what is imported or linked is there", () => {
   }
 });
 
-test("a name that is imported is exported", () => {
+test("all imported names are exported", () => {
   for (const [name, text] of scripts) {
     for (const [, list, path] of text.matchAll(/import \{([^}]*)\} from "\.\/(.*?)"/g)) {
       for (const item of list
@@ -38,13 +38,13 @@ test("a name that is imported is exported", () => {
         const exported = new RegExp(
           `export (?:const|class|function|async function\\*?|function\\*) ${item}\\b`,
         );
-        assert.match(texts.get(path), exported, `${name} wants ${item} of ${path}`);
+        assert.match(texts.get(path), exported, `${name} imports ${item} from ${path}`);
       }
     }
   }
 });
 
-test("an id that a script asks for is in the page", () => {
+test("all ids that scripts use are in the page", () => {
   const ids = new Set([...texts.get("index.html").matchAll(/\bid="(.*?)"/g)].map(([, id]) => id));
   for (const [name, text] of scripts) {
     for (const [, id] of text.matchAll(/(?:\$|getElementById)\("([\w-]+)"\)/g))
@@ -52,7 +52,7 @@ test("an id that a script asks for is in the page", () => {
   }
 });
 
-test("nothing makes HTML or code from text, and nothing names another server", () => {
+test("no script makes HTML or code from text, and no file names another server", () => {
   const forbidden =
     /innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function|DOMParser|srcdoc|setHTML/;
   for (const [name, text] of scripts) {

@@ -55,7 +55,7 @@ const CASES = [
   ["it costs $5 and $10", "<p>it costs $5 and $10</p>"],
 ];
 
-test("constructs", () => {
+test("Markdown constructs give the expected markup", () => {
   for (const [text, expected] of CASES) assert.equal(html(text), expected, text);
 });
 
@@ -169,7 +169,7 @@ const ATTRIBUTES =
   "href target rel class type disabled checked start tabindex role aria-label display width accent " +
   "largeop movablelimits stretchy fence linethickness mathvariant";
 
-test("whatever the text is, only harmless elements and attributes come of it", () => {
+test("any text gives only harmless elements and attributes", () => {
   const [elements, attributes] = [new Set(SAFE.split(" ")), new Set(ATTRIBUTES.split(" "))];
   const texts = [...HOSTILE, ...randomTexts(400)];
   for (const text of texts) {
@@ -244,7 +244,7 @@ function randomTexts(count) {
   );
 }
 
-test("a text that grows ends as one that was whole, wherever it was cut", () => {
+test("growing text gives the markup of the whole text, wherever it was cut", () => {
   const texts = [
     ...CASES.map(([text]) => text),
     CASES.map(([text]) => text).join("\n\n"),
@@ -263,7 +263,7 @@ test("a text that grows ends as one that was whole, wherever it was cut", () => 
   }
 });
 
-test("a block that is done is not made again", () => {
+test("a finished block is not rendered again", () => {
   const root = standIn.createElement("div");
   const growing = new GrowingText(root);
   growing.show("one\n\ntwo\n\nthr");

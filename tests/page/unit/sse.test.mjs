@@ -15,13 +15,13 @@ test("an event is its data lines, and ends at a blank line", () => {
   assert.deepEqual(read("data: lost"), []);
 });
 
-test("comments and events without data are none", () => {
+test("comments and events without data are ignored", () => {
   assert.deepEqual(read(":\n\n", ": still here\n\n", "event: ping\n\n", "data: a\n\n"), [
     { event: "message", data: "a" },
   ]);
 });
 
-test("all three ends of line, cut anywhere, give the same events", () => {
+test("all three kinds of line ends, cut anywhere, give the same events", () => {
   const text =
     "\uFEFFdata: one\r\ndata: two\r\n\r\n:c\rdata: three\r\rdata:  four é\n\nevent: e\ndata: five\n\n";
   const whole = read(text);
@@ -55,7 +55,7 @@ test("a character cut between two chunks stays whole", async () => {
   }
 });
 
-test("leaving the loop cancels the body, which is how the server learns of a stop", async () => {
+test("leaving the loop cancels the body, so that the server sees the stop", async () => {
   let cancelled = false;
   const body = new ReadableStream({
     pull: (controller) => controller.enqueue(new TextEncoder().encode("data: a\n\n")),

@@ -23,7 +23,7 @@ pub fn card_of(driver: &Driver, context: CUcontext) -> Result<Option<usize>> {
 /// Name of an error, in memory that is never freed.
 fn name_of(error: CUresult) -> *const c_char {
     static NAMES: Mutex<Vec<(CUresult, CString)>> = Mutex::new(Vec::new());
-    let mut names = NAMES.lock().expect("no thread panics while it holds the lock");
+    let mut names = NAMES.lock().expect("not poisoned");
     if let Some((_, name)) = names.iter().find(|(of, _)| *of == error) {
         return name.as_ptr();
     }

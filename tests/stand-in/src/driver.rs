@@ -219,10 +219,10 @@ impl Driver {
             (self.events.drop_card(card), "events"),
             (self.graphs.drop_card(card), "graphs"),
             (self.execs.drop_card(card), "executable graphs"),
-            (self.cards[card].memory.n_left(), "pieces of memory"),
+            (self.cards[card].memory.n_left(), "allocations"),
         ];
         for (n, what) in left.into_iter().filter(|(n, _)| *n > 0) {
-            say(format_args!("{n} {what} were left behind"));
+            say(format_args!("leaked {n} {what}"));
         }
         self.cards[card].memory = Allocations::default();
         self.cards[card].peers.clear();

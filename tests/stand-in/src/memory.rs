@@ -59,8 +59,8 @@ impl Card {
         Ok(at)
     }
 
-    fn free(&mut self, at: Address, is_it: impl Fn(Place) -> bool) -> Result {
-        let block = self.memory.blocks.get(&at).filter(|block| is_it(block.place));
+    fn free(&mut self, at: Address, is_kind: impl Fn(Place) -> bool) -> Result {
+        let block = self.memory.blocks.get(&at).filter(|block| is_kind(block.place));
         let block = *block.ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
         self.memory.blocks.remove(&at);
         match block.place {
@@ -69,11 +69,11 @@ impl Card {
             Place::Module => {}
         }
         let freed = self.host.as_ref().is_some_and(|host| host.free(at));
-        assert!(freed, "the host knows what was allocated");
+        assert!(freed, "the host does not know the allocation");
         Ok(())
     }
 
-    pub fn know(&mut self, at: Address, bytes: u64) {
+    pub fn add_global(&mut self, at: Address, bytes: u64) {
         self.memory.blocks.insert(at, Block { bytes, place: Place::Module });
     }
 
@@ -112,7 +112,7 @@ impl Driver {
             if let Some(of) = of
                 && let Err(refused) = self.cards[of].check(at, bytes as u64)
             {
-                say(format_args!("a copy of {bytes} bytes at {at:#x}, which no allocation has"));
+                say(format_args!("a copy of {bytes} bytes at {at:#x} is outside every allocation"));
                 return Err(refused);
             }
         }

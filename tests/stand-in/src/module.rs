@@ -104,7 +104,7 @@ unsafe fn read(
     card: &Spec,
 ) -> Result<(Launch, bool)> {
     if config.blockDimY != 1 || config.blockDimZ != 1 {
-        say(format_args!("{:?}: the host form has blocks of one dimension", function.name));
+        say(format_args!("{:?}: the CPU build supports only blocks of one dimension", function.name));
         return Err(CUresult::CUDA_ERROR_NOT_SUPPORTED);
     }
     let mut early = false;
@@ -158,7 +158,7 @@ calls! {
         match FATBINS.iter().find(|(_, bytes)| is_it(bytes)) {
             Some((file, _)) => keep(driver, module, |driver| &mut driver.modules, card, Module(file)),
             None => {
-                say(format_args!("an image of another build: build it and the program together"));
+                say(format_args!("an image of another build: build the driver and the program together"));
                 Err(CUresult::CUDA_ERROR_INVALID_IMAGE)
             }
         }
@@ -185,7 +185,7 @@ calls! {
         let Module(file) = driver.modules.get(module, card)?;
         let found = host::constant(CStr::from_ptr(name), Some(file));
         let (found, len) = found.ok_or(CUresult::CUDA_ERROR_NOT_FOUND)?;
-        driver.cards[card].know(found, len as u64);
+        driver.cards[card].add_global(found, len as u64);
         put(at, found)?;
         put(bytes, len)
     }
@@ -254,7 +254,7 @@ calls! {
         if let Err(refused) = function.check(&spec, &launch, driver.settings.driver) {
             let Launch { name, grid, threads, shared_bytes, .. } = &launch;
             say(format_args!(
-                "{name:?}: no launch of {grid:?} blocks of {threads} threads and {shared_bytes} bytes of \
+                "{name:?}: cannot launch {grid:?} blocks of {threads} threads and {shared_bytes} bytes of \
                  shared memory on {}: {refused:?}",
                 spec.name
             ));

@@ -114,18 +114,18 @@ impl Driver {
 
     /// Works until `until` items of a stream are done; reports a kernel fault.
     fn work(&mut self, card: usize, stream: usize, until: u64) -> Result {
-        let mut begun = None;
+        let mut started = None;
         loop {
             let of = self.streams.get(stream as CUstream, card)?;
-            if of.done >= until && begun.is_none() {
+            if of.done >= until && started.is_none() {
                 return Ok(());
             }
-            let (issued, op) = of.queue.pop_front().expect("work that was queued");
+            let (issued, op) = of.queue.pop_front().expect("queued work");
             of.done += 1;
             let (n, next) = (of.done, of.queue.front().map(|(_, op)| op.clone()));
-            if let Err(fault) = self.do_one(card, &op, next.as_ref(), &mut begun) {
+            if let Err(fault) = self.do_one(card, &op, next.as_ref(), &mut started) {
                 // Finish the started kernel, which holds threads and is no longer needed.
-                let _ = begun.map(Begun::finish);
+                let _ = started.map(Begun::finish);
                 self.cards[card].fault = Some(fault);
                 return Err(fault);
             }
@@ -162,13 +162,15 @@ impl Driver {
         self.timeline.iter_mut().for_each(|timeline| timeline.wait(at));
     }
 
-    /// Does one item of work; `begun` holds a kernel that has already started, and then the next one.
-    fn do_one(&mut self, card: usize, op: &Op, next: Option<&Op>, begun: &mut Option<Begun>) -> Result {
+    /// Does one item of work; `started` holds a kernel that has already started, and then the next one.
+    fn do_one(&mut self, card: usize, op: &Op, next: Option<&Op>, started: &mut Option<Begun>) -> Result {
         match op {
             Op::Copy { to, from, bytes } => {
                 for (at, of) in [to, from].into_iter().filter_map(|(at, of)| Some((at, (*of)?))) {
                     self.cards[of].check(*at, *bytes as u64).map_err(|_| {
-                        say(format_args!("a copy of {bytes} bytes at {at:#x}, which were freed meanwhile"));
+                        say(format_args!(
+                            "a copy of {bytes} bytes at {at:#x}, which were freed in the meantime"
+                        ));
                         CUresult::CUDA_ERROR_ILLEGAL_ADDRESS
                     })?;
                 }
@@ -193,16 +195,16 @@ impl Driver {
                 }
             }
             Op::Launch { launch, in_graph, .. } => {
-                let mine = match begun.take() {
-                    Some(mine) => Some(mine),
+                let current = match started.take() {
+                    Some(current) => Some(current),
                     None => self.begin(card, launch, *in_graph, false)?,
                 };
                 if let Some(Op::Launch { launch, early: true, in_graph }) = next
                     && !self.settings.ordered
                 {
-                    *begun = self.begin(card, launch, *in_graph, true)?;
+                    *started = self.begin(card, launch, *in_graph, true)?;
                 }
-                mine.map(Begun::finish).transpose().map_err(|what| fault(&what))?;
+                current.map(Begun::finish).transpose().map_err(|what| fault(&what))?;
             }
         }
         Ok(())

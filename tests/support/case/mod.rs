@@ -300,31 +300,31 @@ impl Case {
     }
 
     /// Runs the steps on the oracle and on every backend, and compares the buffers in `read`.
-    pub fn check(&self, backends: Vec<Box<dyn Backend>>, pages: &PageTable, turns: &[Turn]) {
-        self.compare(backends, turns.iter().map(|turn| (pages, turn)));
+    pub fn check(&self, backends: Vec<Box<dyn Backend>>, pages: &PageTable, steps: &[StepCase]) {
+        self.compare(backends, steps.iter().map(|step| (pages, step)));
     }
 
     /// Likewise, with a page table per step.
-    pub fn check_each(&self, backends: Vec<Box<dyn Backend>>, turns: &[(PageTable, Turn)]) {
-        self.compare(backends, turns.iter().map(|(pages, turn)| (pages, turn)));
+    pub fn check_each(&self, backends: Vec<Box<dyn Backend>>, steps: &[(PageTable, StepCase)]) {
+        self.compare(backends, steps.iter().map(|(pages, step)| (pages, step)));
     }
 
     fn compare<'a>(
         &self,
         backends: Vec<Box<dyn Backend>>,
-        turns: impl Iterator<Item = (&'a PageTable, &'a Turn)> + Clone,
+        steps: impl Iterator<Item = (&'a PageTable, &'a StepCase)> + Clone,
     ) {
         let mut oracle = Oracle::new(&self.p, &self.weights);
         let mut want = Vec::new();
-        for (pages, turn) in turns.clone() {
-            for (buf, values) in &turn.inputs {
+        for (pages, step) in steps.clone() {
+            for (buf, values) in &step.inputs {
                 oracle.write(*buf, 0, values);
             }
-            oracle.run(turn.stages.clone(), &turn.step(pages, &[]));
+            oracle.run(step.stages.clone(), &step.step(pages, &[]));
             want.push(
-                turn.read
+                step.read
                     .iter()
-                    .map(|b| oracle.read(*b, turn.n_rows(&self.p, *b)).to_vec())
+                    .map(|b| oracle.read(*b, step.n_rows(&self.p, *b)).to_vec())
                     .collect::<Vec<_>>(),
             );
         }
@@ -334,9 +334,9 @@ impl Case {
                 continue;
             }
             let mut running = self.on(&mut *backend);
-            for ((pages, turn), want) in turns.clone().zip(&want) {
-                running.turn(turn, pages, &[]);
-                for (b, want) in turn.read.iter().zip(want) {
+            for ((pages, step), want) in steps.clone().zip(&want) {
+                running.run_step(step, pages, &[]);
+                for (b, want) in step.read.iter().zip(want) {
                     let decl = self.p.buf_decl(*b);
                     let got = running.read(*b, self.p.max_rows(decl.rows));
                     for (i, (got, want)) in got.iter().zip(want).enumerate() {
@@ -344,14 +344,14 @@ impl Case {
                         assert!(
                             want.is(*got),
                             "{what}, {}: {}[{row}, {col}] = {got}, want {want:?}",
-                            turn.what(),
+                            step.describe(),
                             decl.name
                         );
                     }
                     let tail = &got[want.len()..];
                     assert!(
                         tail.iter().all(|x| x.is_nan()),
-                        "{what}: wrote rows of {} that no step has",
+                        "{what}: wrote rows of {} beyond those of the step",
                         decl.name
                     );
                 }
@@ -388,7 +388,7 @@ impl Case {
 }
 
 /// Some stages of a program over one step.
-pub struct Turn {
+pub struct StepCase {
     pub rows: Vec<Row>,
     pub stages: Range<usize>,
     /// Written before the run; all other buffer contents are poisoned.
@@ -397,13 +397,13 @@ pub struct Turn {
     pub read: Vec<Buf>,
 }
 
-impl Turn {
+impl StepCase {
     pub fn step<'a>(&'a self, pages: &'a PageTable, sampling: &'a [Option<Sampling>]) -> Step<'a> {
         Step { rows: &self.rows, pages, sampling, changes: &[] }
     }
 
     /// Describes its rows, for messages.
-    fn what(&self) -> String {
+    fn describe(&self) -> String {
         let (first, last) = (self.rows.first(), self.rows.last());
         let [first, last] = [first, last].map(|row| row.map_or(0, |row| row.pos));
         format!("{} rows, positions {first} to {last}", self.rows.len())
@@ -426,15 +426,15 @@ pub struct Running<'a> {
 
 impl Running<'_> {
     /// Poisons all buffers, writes the inputs, and runs the stages.
-    pub fn turn(&mut self, turn: &Turn, pages: &PageTable, sampling: &[Option<Sampling>]) {
+    pub fn run_step(&mut self, step: &StepCase, pages: &PageTable, sampling: &[Option<Sampling>]) {
         for (i, buf) in self.p.bufs.iter().enumerate() {
             let poison = vec![f32::NAN; self.p.max_rows(buf.rows) * buf.cols];
             self.write(Buf(i as u32), &poison);
         }
-        for (buf, values) in &turn.inputs {
+        for (buf, values) in &step.inputs {
             self.write(*buf, values);
         }
-        self.run(turn.stages.clone(), &turn.step(pages, sampling));
+        self.run(step.stages.clone(), &step.step(pages, sampling));
     }
 
     pub fn run(&mut self, stages: Range<usize>, step: &Step<'_>) {

@@ -8,7 +8,7 @@ use sterna::program::{
     ActQuant, Attend, AttnIn, Buf, KvDecl, KvWindow, Linear, NormKind, PAGE, Stage, Weight,
 };
 
-use super::{Case, Turn, rows, ty, windowed_limits, windowed_pages};
+use super::{Case, StepCase, rows, ty, windowed_limits, windowed_pages};
 
 pub const DIM: usize = 96;
 
@@ -129,17 +129,17 @@ fn to_half(scale: f64, x: f64) -> f64 {
     if scale == 0.0 { 0.0 } else { f16::from_f64(x / scale).to_f64() * scale }
 }
 
-/// Quantises each run of `piece` elements of `x` to 255 steps of its largest.
-fn in_steps(x: &[f32], piece: usize) -> Vec<f32> {
-    let of_piece = |x: &[f32]| {
+/// Quantises each `group` elements of `x` to 255 steps of its largest.
+fn quantise(x: &[f32], group: usize) -> Vec<f32> {
+    let of_group = |x: &[f32]| {
         let most = x.iter().fold(0.0_f32, |most, x| most.max(x.abs()));
         x.iter().map(move |x| (x * (127.0 / most)).round_ties_even() * (most / 127.0)).collect::<Vec<_>>()
     };
-    x.chunks(piece).flat_map(of_piece).collect()
+    x.chunks(group).flat_map(of_group).collect()
 }
 
 /// Exact and decoded vectors of one head, and the mean, which is added to products with decoded ones.
-fn kept(rule: Rule, keys: bool, vectors: &[Vec<f32>]) -> (Vec<[Vec<f64>; 2]>, Vec<f64>) {
+fn stored(rule: Rule, keys: bool, vectors: &[Vec<f32>]) -> (Vec<[Vec<f64>; 2]>, Vec<f64>) {
     let head_dim = vectors[0].len();
     if let Some(codecs) = rule.at_once {
         let codec = codecs[usize::from(!keys)];
@@ -189,7 +189,7 @@ impl Reference {
             let at = head * head_dim..(head + 1) * head_dim;
             let side = |keys, x: &[Vec<f64>]| {
                 let x: Vec<_> = x.iter().map(|x| rotated(rule, keys, &x[at.clone()])).collect();
-                kept(rule, keys, &x)
+                stored(rule, keys, &x)
             };
             let ((keys, mean), (values, _)) = (side(true, &self.k), side(false, &self.v));
             for (pos, out) in out.iter_mut().enumerate() {
@@ -202,10 +202,10 @@ impl Reference {
                     let q = rotated(rule, true, q);
                     // The CUDA kernels quantise a query that is multiplied with codes: as a whole, or in runs
                     // of 16 elements for block codecs.
-                    let met = match rule.at_once {
+                    let coded_q = match rule.at_once {
                         _ if rule.rounding.is_none() => q.clone(),
-                        None => in_steps(&q, head_dim),
-                        Some([keys, _]) if keys.rotates() => in_steps(&q, 16),
+                        None => quantise(&q, head_dim),
+                        Some([keys, _]) if keys.rotates() => quantise(&q, 16),
                         Some(_) => q.clone(),
                     };
                     let dot = |q: &[f32], k: &[f64]| -> f64 {
@@ -213,7 +213,7 @@ impl Reference {
                     };
                     let score = |p: usize| match which(p) {
                         0 if rule.at_once.is_none() => dot(&q, &keys[p][0]),
-                        _ => dot(&met, &keys[p][1]) + dot(&q, &mean),
+                        _ => dot(&coded_q, &keys[p][1]) + dot(&q, &mean),
                     };
                     let first = rule.sliding.map_or(0, |n| (pos + 1).saturating_sub(n as usize));
                     let last = pos.saturating_add(rule.ahead as usize).min(self.q.len() - 1);
@@ -367,13 +367,13 @@ pub fn attends_as(
                 let end = n_rows.min(start + n);
                 let inputs = inputs[start as usize * DIM..end as usize * DIM].to_vec();
                 let inputs = vec![(attention.x, inputs)];
-                let turn = Turn { rows: rows(0, start..end), stages: 0..2, inputs, read: vec![] };
+                let step = StepCase { rows: rows(0, start..end), stages: 0..2, inputs, read: vec![] };
                 if *ring > 0 {
                     let first = rule.sliding.map_or(0, |n| (start + 1).saturating_sub(n)) as usize / PAGE;
                     let of = |i: usize| (i >= first).then_some((i % ring) as u32);
                     *pages.sliding_mut(0) = (0..=(end as usize - 1) / PAGE).map(of).collect();
                 }
-                running.turn(&turn, &pages, &[]);
+                running.run_step(&step, &pages, &[]);
                 let y = running.read(attention.y, (end - start) as usize);
                 got.extend(
                     y.chunks_exact(heads.cols()).map(|y| y.iter().map(|y| f64::from(*y)).collect::<Vec<_>>()),

@@ -92,7 +92,7 @@ impl<'a> Oracle<'a> {
         for (r, row) in step.rows.iter().enumerate() {
             let mut x = self.weight_row(table, row.token as usize);
             if let Some(basis) = basis {
-                x = self.flipped(basis, &self.mixed(basis, &x));
+                x = self.flip_signs(basis, &self.hadamard(basis, &x));
             }
             if scale != 1.0 {
                 x = x.iter().map(|x| x.times(Near::exact(f64::from(scale)))).collect();
@@ -127,12 +127,12 @@ impl<'a> Oracle<'a> {
         for (r, row) in step.rows.iter().enumerate() {
             let n = self.norm(norm, self.row(x, r));
             let heads = |values: Vec<Near>, norm: &Option<Norm>| -> Vec<Near> {
-                let turn = |head: &[Near]| {
+                let norm_and_rope = |head: &[Near]| {
                     let head = norm.as_ref().map_or(head.to_vec(), |norm| self.norm(norm, head));
                     let rope = rope.map(|rope| &self.p.ropes[rope.0 as usize]);
-                    rope.map_or(head.clone(), |rope| turned(rope, row.pos, &head))
+                    rope.map_or(head.clone(), |rope| apply_rope(rope, row.pos, &head))
                 };
-                values.chunks_exact(kv.head_dim).flat_map(turn).collect()
+                values.chunks_exact(kv.head_dim).flat_map(norm_and_rope).collect()
             };
             let (mut q, mut gates) = (self.linear(wq, &n), None);
             if let Some(gate) = gate {
@@ -144,9 +144,9 @@ impl<'a> Oracle<'a> {
             let q = heads(q, q_norm);
             let k = heads(self.linear(wk, &n), k_norm);
             let v = self.linear(wv, &n);
-            let kept = |values: Vec<Near>, codec: &str| values.iter().map(|x| x.kept_by(codec)).collect();
-            let kept = (kept(k, kv.k.name()), kept(v, kv.v.name()));
-            self.kvs[cache.0 as usize].insert(place(step, row.seq, row.pos as usize), kept);
+            let stored = |values: Vec<Near>, codec: &str| values.iter().map(|x| x.stored_by(codec)).collect();
+            let stored = (stored(k, kv.k.name()), stored(v, kv.v.name()));
+            self.kvs[cache.0 as usize].insert(place(step, row.seq, row.pos as usize), stored);
             self.set_row(to, r, &q);
             gates.into_iter().for_each(|(gate, values)| self.set_row(gate, r, &values));
         }
@@ -270,8 +270,8 @@ impl<'a> Oracle<'a> {
         let rows = self.weights[w.0 as usize].chunks_exact(decl.cols);
         let normed = norm.as_ref().map(|norm| self.norm(norm, x));
         let x = normed.as_deref().unwrap_or(x);
-        let turned = basis.map(|basis| self.mixed(basis, &self.flipped(basis, x)));
-        let x = turned.as_deref().unwrap_or(x);
+        let rotated = basis.map(|basis| self.hadamard(basis, &self.flip_signs(basis, x)));
+        let x = rotated.as_deref().unwrap_or(x);
         let products: Vec<Near> = match act {
             ActQuant::None => rows.map(|w| dot(w, x)).collect(),
             ActQuant::I8PerToken => {
@@ -294,13 +294,13 @@ impl<'a> Oracle<'a> {
         }
     }
 
-    fn flipped(&self, basis: BasisId, x: &[Near]) -> Vec<Near> {
+    fn flip_signs(&self, basis: BasisId, x: &[Near]) -> Vec<Near> {
         let signs = self.p.bases[basis.0 as usize].signs.iter();
         x.iter().zip(signs).map(|(x, sign)| Near { v: x.v * f64::from(*sign), ..*x }).collect()
     }
 
     /// Multiplies runs with a Hadamard matrix.
-    fn mixed(&self, basis: BasisId, x: &[Near]) -> Vec<Near> {
+    fn hadamard(&self, basis: BasisId, x: &[Near]) -> Vec<Near> {
         let block = self.p.bases[basis.0 as usize].block;
         let factor = 1.0 / (block as f64).sqrt();
         let row = |run: &[Near], r: usize| {
@@ -387,10 +387,10 @@ fn rounded(x: &[Near]) -> (Vec<Near>, Near) {
         let scaled = f64::from(x.v as f32 * s.v as f32);
         let q = scaled.round_ties_even().clamp(-128.0, 127.0);
         // Exact inputs round exactly. Otherwise the result is ambiguous near a half.
-        let open = x.err * s.v + scaled.abs() * (s.err / s.v + EPS);
+        let margin = x.err * s.v + scaled.abs() * (s.err / s.v + EPS);
         let from_half = (scaled - scaled.floor() - 0.5).abs();
         let inputs_are_exact = x.err == 0.0 && largest.err == 0.0;
-        Near { v: q, err: if !inputs_are_exact && from_half <= open { 1.0 } else { 0.0 } }
+        Near { v: q, err: if !inputs_are_exact && from_half <= margin { 1.0 } else { 0.0 } }
     };
     (x.iter().map(round).collect(), s)
 }
@@ -410,10 +410,10 @@ fn rounded_block(x: &[Near]) -> Vec<Near> {
         let scaled = f64::from(x.v as f32 * inverse as f32);
         let q = scaled.round_ties_even().clamp(-127.0, 127.0);
         // Exact inputs round exactly. Otherwise the result is ambiguous near a half.
-        let open = x.err * inverse + scaled.abs() * (largest.err / f64::from(absmax) + 2.0 * EPS);
+        let margin = x.err * inverse + scaled.abs() * (largest.err / f64::from(absmax) + 2.0 * EPS);
         let from_half = (scaled - scaled.floor() - 0.5).abs();
         let inputs_are_exact = x.err == 0.0 && largest.err == 0.0;
-        let flips = if !inputs_are_exact && from_half <= open { s } else { 0.0 };
+        let flips = if !inputs_are_exact && from_half <= margin { s } else { 0.0 };
         Near { v: q * s, err: flips + (q * s).abs() * (largest.err / f64::from(absmax) + EPS) }
     };
     x.iter().map(round).collect()
@@ -433,7 +433,7 @@ fn int8_dot(w: &[f64], q: &[Near], s: Near, exact_sum: bool) -> Near {
 }
 
 /// Applies RoPE to one head.
-fn turned(rope: &Rope, pos: u32, head: &[Near]) -> Vec<Near> {
+fn apply_rope(rope: &Rope, pos: u32, head: &[Near]) -> Vec<Near> {
     let (pairs, magnitude) = (rope.inv_freq.len(), f64::from(rope.magnitude));
     let mut out = head.to_vec();
     for (i, inv_freq) in rope.inv_freq.iter().enumerate() {
@@ -540,6 +540,6 @@ fn activated(act: Act, x: Near) -> Near {
             let u = (2.0 / std::f64::consts::PI).sqrt() * (v + 0.044715 * v * v * v);
             Near { v: 0.5 * v * (1.0 + u.tanh()), err: 1.13 * err + v.abs() * (3e-7 + 5.0 * EPS) }
         }
-        Act::ClampedSwiglu => unreachable!("check wants a gate for it"),
+        Act::ClampedSwiglu => unreachable!("the check requires a gate for it"),
     }
 }

@@ -33,7 +33,7 @@ impl Near {
     }
 
     /// The value after storing it in a KV cache.
-    pub fn kept_by(self, codec: &str) -> Self {
+    pub fn stored_by(self, codec: &str) -> Self {
         let rounding = match codec {
             "f32" => 0.0,
             // Half of the distance between neighbouring f16 values: relative, and absolute for subnormal

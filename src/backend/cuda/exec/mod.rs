@@ -304,7 +304,7 @@ impl Compiled {
                         Stage::AttnIn(s) if host.has(i) => {
                             let kv_cols = p.weight_decl(s.wk.w).rows;
                             let none = NextWeights { data: 0, bytes: 0 };
-                            attn_in::behind_products(&cx(i, none, whole), s, host.keys_and_values(kv_cols))
+                            attn_in::after_products(&cx(i, none, whole), s, host.keys_and_values(kv_cols))
                         }
                         _ => Vec::new(),
                     };

@@ -326,7 +326,7 @@ mod tests {
 
     #[test]
     #[ignore = "ends the program: run by scripts/sanitize-kernels"]
-    fn an_access_beside_an_allocation() {
+    fn access_next_to_an_allocation_is_an_error() {
         let _ = run(c"broken_plain_bounds", 32, 0);
     }
 

@@ -1,4 +1,4 @@
-//! A model with a weight that is no number: every family of endpoints answers with an error.
+//! A model with a NaN weight: every family of endpoints answers with an error.
 
 use serde_json::json;
 use sterna::engine::{Engine, EngineOptions};
@@ -7,7 +7,7 @@ use sterna::gguf::Gguf;
 use super::client::{N_CTX, SLOTS, TestServer};
 
 #[test]
-fn logits_that_are_no_numbers_are_an_error_of_the_server() {
+fn nan_logits_are_a_server_error() {
     let path = support::golden("bitnet/tiny-i2_s.gguf").expect("tiny-i2_s.gguf is in tests/data");
     let mut bytes = std::fs::read(path).unwrap();
     let gguf = Gguf::from_bytes(bytes.clone().into()).unwrap();

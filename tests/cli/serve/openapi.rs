@@ -1,4 +1,4 @@
-//! The server's description of itself: every answer that a test reads is held against it.
+//! The server's OpenAPI document: every answer that a test reads is checked against it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,13 +9,13 @@ use serde_json::{Map, Value};
 /// The document at `/openapi.json`.
 pub struct Description {
     document: Value,
-    /// The same, whose answers have no field beyond those that are described.
+    /// The same document, which forbids fields that it does not list.
     closed: Value,
-    /// Validators by the place of their schema.
+    /// Validators by the JSON pointer of their schema.
     validators: Mutex<HashMap<String, Arc<Validator>>>,
 }
 
-/// Lets objects have no field beyond those that are listed. Fields of a `part` are listed beside it.
+/// Forbids fields that are not listed. The fields of a `part` are listed in its siblings, too.
 fn close(schema: &mut Value, is_part: bool) {
     match schema {
         Value::Object(map) => {
@@ -32,7 +32,7 @@ fn close(schema: &mut Value, is_part: bool) {
     }
 }
 
-/// A validator of the schema at a place of `document`.
+/// A validator for the schema at a JSON pointer of `document`.
 fn validator(document: &Value, place: &str) -> Validator {
     let mut schema = Map::new();
     let reference = format!("#{}", place.replace('{', "%7B").replace('}', "%7D"));
@@ -43,13 +43,13 @@ fn validator(document: &Value, place: &str) -> Validator {
     jsonschema::validator_for(&Value::Object(schema)).unwrap()
 }
 
-fn fits(validator: &Validator, what: &str, value: &Value) {
+fn assert_valid(validator: &Validator, what: &str, value: &Value) {
     let errors = validator.iter_errors(value).map(|err| format!("{}: {err}", err.instance_path()));
     let errors: Vec<String> = errors.collect();
     assert!(errors.is_empty(), "{what}: {errors:?} in {value}");
 }
 
-/// A key as a JSON pointer has it.
+/// A key, escaped for a JSON pointer.
 fn escaped(key: &str) -> String {
     key.replace('~', "~0").replace('/', "~1")
 }
@@ -61,14 +61,14 @@ impl Description {
         Self { document, closed, validators: Mutex::default() }
     }
 
-    /// A request fits the schema of that name.
-    pub fn holds_for_request(&self, name: &str, value: &Value) {
-        fits(&validator(&self.document, &format!("/components/schemas/{name}")), name, value);
+    /// Checks a request against the schema of that name.
+    pub fn check_request(&self, name: &str, value: &Value) {
+        assert_valid(&validator(&self.document, &format!("/components/schemas/{name}")), name, value);
     }
 
-    /// An answer, whole or in pieces, fits what is said of its path.
-    pub fn holds(&self, method: &str, path: &str, status: u16, media: Option<&str>, text: &str) {
-        // As the server reads it.
+    /// Checks an answer, whole or streamed, against the description of its path.
+    pub fn check_response(&self, method: &str, path: &str, status: u16, media: Option<&str>, text: &str) {
+        // As the server normalises it.
         let parts = path.split('?').next().unwrap().split('/').filter(|part| !part.is_empty());
         let path = parts.fold(String::new(), |path, part| path + "/" + part);
         let paths = self.document["paths"].as_object().unwrap();
@@ -105,6 +105,6 @@ impl Description {
         let validator =
             validators.entry(place).or_insert_with_key(|place| Arc::new(validator(&self.closed, place)));
         let validator = Arc::clone(validator);
-        values.iter().for_each(|value| fits(&validator, &format!("{method} {path}"), value));
+        values.iter().for_each(|value| assert_valid(&validator, &format!("{method} {path}"), value));
     }
 }

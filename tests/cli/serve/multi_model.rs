@@ -1,4 +1,4 @@
-//! Servers with several models: which one answers, and which give way.
+//! Servers with several models: which model answers, and which ones are unloaded.
 
 use std::io::{BufRead, Read};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,7 +13,7 @@ use sterna::serve::{Loaded, ModelSource, Opened};
 
 use super::client::{N_CTX, TestServer, engine, read_head};
 
-/// A model that says that it takes `bytes`, and counts how often it is loaded.
+/// A model with a declared size of `bytes`, which counts its loads.
 fn source(name: &str, bytes: u64, loads: &Arc<AtomicUsize>) -> ModelSource {
     let loads = Arc::clone(loads);
     let open = move || {
@@ -27,12 +27,12 @@ fn source(name: &str, bytes: u64, loads: &Arc<AtomicUsize>) -> ModelSource {
     ModelSource { name: name.into(), file_bytes: 7, open: Box::new(open) }
 }
 
-/// One that is not loaded before a message is sent.
+/// A model that is not loaded before a message is sent.
 fn held(name: &str) -> (ModelSource, std::sync::mpsc::Sender<()>) {
     let (sender, receiver): (_, Receiver<()>) = channel();
     let receiver = Mutex::new(receiver);
     let open = move || {
-        receiver.lock().unwrap().recv().map_err(|_| "nobody wants it any more")?;
+        receiver.lock().unwrap().recv().map_err(|_| "the test has ended")?;
         let load =
             || Ok(Loaded { engine: engine(N_CTX), sampler: SamplerOptions::default(), speculation: None });
         Ok(Opened { bytes: 0, load: Box::new(load) })
@@ -44,7 +44,7 @@ fn ask(model: &str) -> Value {
     json!({ "model": model, "prompt": "You", "max_tokens": 2, "temperature": 0 })
 }
 
-/// What the list says of each model.
+/// Name and status of each listed model.
 fn statuses(server: &TestServer) -> Vec<(String, String)> {
     let list = server.get("/v1/models").ok();
     let of = |entry: &Value| {
@@ -59,12 +59,12 @@ fn loaded(server: &TestServer) -> Vec<String> {
 }
 
 #[test]
-fn a_request_chooses_its_model_by_name() {
+fn requests_choose_their_model_by_name() {
     let loads = Arc::default();
     let sources = ["a", "b", "c"].map(|name| source(name, 0, &loads)).into();
     let server = TestServer::several(sources, |_| ());
     assert_eq!(server.get("/health").status, 200);
-    assert!(loaded(&server).is_empty(), "loaded before anybody asks");
+    assert!(loaded(&server).is_empty(), "loaded before the first request");
     let answer = server.post("/v1/completions", &ask("b")).ok();
     assert_eq!(answer["model"], "b");
     assert_eq!(loaded(&server), ["b"]);
@@ -81,13 +81,13 @@ fn a_request_chooses_its_model_by_name() {
     assert_eq!(server.post("/v1/messages", &anthropics).error(404)["type"], "not_found_error");
     assert_eq!(server.post("/api/chat", &json!({ "model": "d" })).status, 404);
 
-    // Who names none gets the first.
+    // Without a name the first model is used.
     let plain = json!({ "prompt": "You", "n_predict": 2 });
     assert_eq!(server.post("/completion", &plain).ok()["model"], "a");
     assert_eq!(server.get("/props?model=b").ok()["model_alias"], "b");
     assert_eq!(server.get("/slots?model=x").status, 404);
 
-    // Ollama's clients put a tag behind names; an empty request with no time to live unloads.
+    // Ollama's clients append a tag to names. An empty request with `keep_alive` 0 unloads the model.
     let talk = json!({ "model": "c:latest", "stream": false, "options": { "num_predict": 2 },
         "messages": [{ "role": "user", "content": "Hi" }] });
     assert_eq!(server.post("/api/chat", &talk).ok()["model"], "c");
@@ -101,14 +101,14 @@ fn a_request_chooses_its_model_by_name() {
     assert_eq!(server.post("/models/load", &json!({ "model": "c" })).ok()["success"], true);
     assert_eq!(loaded(&server), ["a", "b", "c"]);
     assert_eq!(loads.load(Ordering::SeqCst), 4);
-    // What an unloaded model did is still counted.
+    // Metrics include the steps of unloaded models.
     let steps = server.metric("llamacpp:n_decode_total");
     assert_eq!(server.post("/models/unload", &json!({ "model": "b" })).ok()["success"], true);
     server.until("its thread has ended", |server| server.metric("llamacpp:n_decode_total") >= steps);
 }
 
 #[test]
-fn the_least_used_model_gives_way_when_its_requests_have_ended() {
+fn least_recently_used_model_is_unloaded_when_idle() {
     let loads = Arc::default();
     let sources = ["a", "b", "c"].map(|name| source(name, 0, &loads)).into();
     let server = TestServer::several(sources, |options| options.models_max = 2);
@@ -118,9 +118,9 @@ fn the_least_used_model_gives_way_when_its_requests_have_ended() {
     server.post("/v1/completions", &ask("b")).ok();
     server.post("/v1/completions", &ask("a")).ok();
     server.post("/v1/completions", &ask("c")).ok();
-    assert_eq!(loaded(&server), ["a", "c"], "b was asked for the longest ago");
+    assert_eq!(loaded(&server), ["a", "c"], "b was used least recently");
 
-    // One at a time, and a request of the model that has to go is in the midst of its answer.
+    // One model at a time, and the model to unload is in the middle of an answer.
     let sources = ["a", "b"].map(|name| source(name, 0, &loads)).into();
     let server = TestServer::several(sources, |options| options.models_max = 1);
     let mut streamed = whole.clone();
@@ -142,7 +142,7 @@ fn the_least_used_model_gives_way_when_its_requests_have_ended() {
         assert_eq!(waits.join().unwrap()["model"], "b");
     });
     assert_eq!(loaded(&server), ["b"]);
-    // Clients of both, all at once: each is answered, although one model has room.
+    // Concurrent clients of both models are all answered, although only one model fits.
     std::thread::scope(|scope| {
         for model in ["a", "b", "a", "b"] {
             let server = &server;
@@ -152,7 +152,7 @@ fn the_least_used_model_gives_way_when_its_requests_have_ended() {
 }
 
 #[test]
-fn loaded_models_answer_while_another_is_loaded() {
+fn loaded_models_answer_while_another_loads() {
     let loads = Arc::default();
     let (slow, go) = held("slow");
     let server = TestServer::several(vec![source("a", 0, &loads), slow], |_| ());
@@ -168,7 +168,7 @@ fn loaded_models_answer_while_another_is_loaded() {
 }
 
 #[test]
-fn models_stay_within_their_memory() {
+fn models_stay_within_their_memory_limit() {
     let loads = Arc::default();
     let sources = [("a", 60), ("b", 50), ("c", 40), ("huge", 101)];
     let sources = sources.map(|(name, bytes)| source(name, bytes, &loads)).into();
@@ -183,13 +183,13 @@ fn models_stay_within_their_memory() {
     server.post("/v1/completions", &ask("a")).ok();
 }
 
-/// The limits allow both, but the machine does not: a model that does not fit beside another one has it give
-/// way, and one that does not fit an empty machine is refused.
+/// The limits allow both models, but the machine does not. If a model does not fit next to another one, that
+/// one is unloaded. If it does not fit alone, it is refused.
 #[test]
-fn a_model_that_does_not_fit_has_another_give_way() {
+fn model_that_does_not_fit_unloads_another() {
     let loads = Arc::default();
     let tries = Arc::new(AtomicUsize::new(0));
-    // Fits at the second try of the first request, and never again.
+    // Fits only at the second try, which is still for the first request.
     let counted = Arc::clone(&tries);
     let open = move || {
         let counted = Arc::clone(&counted);
@@ -212,21 +212,21 @@ fn a_model_that_does_not_fit_has_another_give_way() {
     }
     assert_eq!(loaded(&server), ["a", "b"]);
     server.post("/v1/completions", &ask("large")).ok();
-    // `b` was asked for the longest ago, and one was enough.
+    // `b` was used least recently, and unloading it was enough.
     assert_eq!(loaded(&server), ["a", "large"]);
     assert_eq!(tries.load(Ordering::SeqCst), 2);
     server.post("/models/unload", &json!({ "model": "large" })).ok();
     let refused = server.post("/v1/completions", &ask("large")).error(500);
     let message = refused["message"].as_str().unwrap();
     assert!(message.contains("7.0 MiB") && message.contains("5.0 MiB"), "{message}");
-    // It was tried beside `a`, and alone.
+    // It was tried next to `a`, and alone.
     assert!(tries.load(Ordering::SeqCst) >= 4);
     assert_eq!(loaded(&server), [""; 0]);
     assert_eq!(server.post("/v1/completions", &ask("a")).ok()["model"], "a");
 }
 
 #[test]
-fn a_model_that_cannot_be_loaded_fails_its_requests_alone() {
+fn model_that_fails_to_load_fails_only_its_requests() {
     let loads = Arc::default();
     let tries = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&tries);
@@ -250,7 +250,7 @@ fn a_model_that_cannot_be_loaded_fails_its_requests_alone() {
 }
 
 #[test]
-fn folders_that_are_no_list_of_models() {
+fn invalid_model_folders_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let refused = |args: &[&str], words: &str| {
         let mut sterna = Command::new(env!("CARGO_BIN_EXE_sterna"));

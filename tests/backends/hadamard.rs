@@ -1,15 +1,15 @@
-//! Weights in a rotated basis: their inputs are turned into it, behind the norm, and rows of an embedding out
-//! of it; runs of every length, in rows that are one run, several, or not a whole number of a block's. And
-//! layers with a norm of their own, whose inputs take the same way.
+//! Weights in a rotated basis: inputs are rotated into it, after the norm, and rows of an embedding out of
+//! it. Runs of every length, in rows of one run, of several, or of a size that does not fill a block of
+//! threads. Also layers with a second norm, whose inputs are prepared in the same place.
 
 use ggml_types::kv_by_name;
 use sterna::program::{
     Act, ActQuant, Attend, AttnIn, Basis, BasisId, DeltaIn, Embed, FfnIn, KvDecl, KvWindow, Linear, Logits,
     Norm, NormKind, ProjAdd, RowsOf,
 };
-use support::case::{Case, Turn, backends, few_backends, limits, rows, shuffled_pages, ty};
+use support::case::{Case, StepCase, backends, few_backends, limits, rows, shuffled_pages, ty};
 
-/// Bases of so many elements in runs of so many.
+/// Number of elements of a basis, and length of its runs.
 const SHAPES: [[usize; 2]; 7] =
     [[256, 1], [256, 2], [384, 128], [1536, 512], [2048, 1024], [4096, 2048], [4096, 4096]];
 
@@ -18,15 +18,15 @@ fn basis(case: &mut Case, [len, block]: [usize; 2]) -> BasisId {
     case.p.basis(Basis { block, signs })
 }
 
-fn turned(case: &mut Case, basis: BasisId, name: &str, rows: usize, cols: usize, act: ActQuant) -> Linear {
+fn rotated(case: &mut Case, basis: BasisId, name: &str, rows: usize, cols: usize, act: ActQuant) -> Linear {
     Linear { basis: Some(basis), ..case.linear_with_bias(ty(name), rows, cols, act) }
 }
 
 #[test]
-fn every_stage_takes_inputs_in_its_basis() {
+fn every_stage_rotates_its_inputs() {
     for (i, shape) in SHAPES.into_iter().enumerate() {
         let (name, act) = [("f16", ActQuant::None), ("q8_0", ActQuant::I8PerBlock)][i % 2];
-        // Wide ones in steps of one size.
+        // Wide bases in steps of one size.
         for n_rows in if shape[0] < 2048 { vec![1, 5, 20] } else { vec![[1, 5, 20][i % 3]] } {
             let dim = shape[0];
             let what = format!("{n_rows} rows of {dim} {name}, runs of {}", shape[1]);
@@ -37,35 +37,35 @@ fn every_stage_takes_inputs_in_its_basis() {
             let table = case.weight(ty(name), 50, dim);
             case.p.push("embed", Embed { basis: Some(basis), scale: 1.5, ..Embed::tokens(table, x) });
             let norm = Some(case.norm(NormKind::Rms, dim));
-            let w = Linear { norm, ..turned(&mut case, basis, name, dim, dim, act) };
+            let w = Linear { norm, ..rotated(&mut case, basis, name, dim, dim, act) };
             case.p.push("proj_add", ProjAdd::plain(y, w, x));
             for (label, types) in [("ffn_in", [name; 2]), ("ffn_in of two types", ["f16", "q8_0"])] {
                 let norm = case.norm(NormKind::Layer, dim);
-                let [gate, up] = types.map(|name| turned(&mut case, basis, name, 40, dim, act));
+                let [gate, up] = types.map(|name| rotated(&mut case, basis, name, 40, dim, act));
                 let (gate, act) = (Some(gate), Act::Silu);
                 case.p.push(label, FfnIn { gate, ..FfnIn::plain(x, norm, up, act, h) });
             }
             let norm = case.norm(NormKind::Rms, dim);
-            let w = turned(&mut case, basis, name, 33, dim, act);
+            let w = rotated(&mut case, basis, name, 33, dim, act);
             case.p.push("logits", Logits { x, norm, w, soft_cap: None, logits });
             let mut rows = rows(0, 0..n_rows as u32);
             rows.iter_mut().enumerate().for_each(|(i, row)| row.logits = i % 3 != 1);
-            let turns = (0..5).map(|stage| {
+            let steps = (0..5).map(|stage| {
                 let inputs = [vec![], vec![x, y], vec![x], vec![x], vec![x]][stage].clone();
                 let read = [x, x, h, h, logits][stage];
                 let value = |buf| (buf, case.numbers.values(n_rows * dim));
                 let inputs = inputs.into_iter().map(value).collect();
-                Turn { rows: rows.clone(), stages: stage..stage + 1, inputs, read: vec![read] }
+                StepCase { rows: rows.clone(), stages: stage..stage + 1, inputs, read: vec![read] }
             });
-            let turns: Vec<_> = turns.collect();
-            case.check(few_backends(), &shuffled_pages(1, 1), &turns);
+            let steps: Vec<_> = steps.collect();
+            case.check(few_backends(), &shuffled_pages(1, 1), &steps);
         }
     }
 }
 
-/// Some layers of one input are in a basis, and others are not.
+/// Layers of one input, of which only some are in a rotated basis.
 #[test]
-fn layers_of_one_input_have_bases_of_their_own() {
+fn layers_of_one_input_can_have_different_bases() {
     let (dim, int8) = (256, ActQuant::I8PerBlock);
     for n_rows in [1, 5, 20] {
         let mut case = Case::new(&format!("two of four layers turned, {n_rows} rows"), limits(n_rows, 1, 1));
@@ -73,28 +73,29 @@ fn layers_of_one_input_have_bases_of_their_own() {
         let [x, u, z] = [("x", dim), ("u", 48), ("z", 32)].map(|(name, cols)| case.buf(name, cols));
         let [a, b, h] = [("a", 4), ("b", 4), ("h", 40)].map(|(name, cols)| case.buf(name, cols));
         let norm = case.norm(NormKind::Rms, dim);
-        let wu = turned(&mut case, one, "q8_0", 48, dim, int8);
+        let wu = rotated(&mut case, one, "q8_0", 48, dim, int8);
         let wa = case.linear_with_bias(ty("q8_0"), 4, dim, int8);
-        let wz = turned(&mut case, one, "q4_0", 32, dim, int8);
-        let wb = turned(&mut case, other, "q8_0", 4, dim, int8);
+        let wz = rotated(&mut case, one, "q4_0", 32, dim, int8);
+        let wb = rotated(&mut case, other, "q8_0", 4, dim, int8);
         case.p.push("delta_in", DeltaIn { x, norm, wu, wz, wa, wb, u, z, a, b });
         let norm = case.norm(NormKind::Rms, dim);
         let gate = Some(case.linear_with_bias(ty("q8_0"), 40, dim, int8));
-        let up = turned(&mut case, one, "q8_0", 40, dim, int8);
+        let up = rotated(&mut case, one, "q8_0", 40, dim, int8);
         case.p.push("ffn_in", FfnIn { gate, ..FfnIn::plain(x, norm, up, Act::Silu, h) });
         let reads = [vec![u, z, a, b], vec![h]];
-        let turns = reads.into_iter().enumerate().map(|(stage, read)| {
+        let steps = reads.into_iter().enumerate().map(|(stage, read)| {
             let inputs = vec![(x, case.numbers.values(n_rows * dim))];
-            Turn { rows: rows(0, 0..n_rows as u32), stages: stage..stage + 1, inputs, read }
+            StepCase { rows: rows(0, 0..n_rows as u32), stages: stage..stage + 1, inputs, read }
         });
-        let turns: Vec<_> = turns.collect();
-        case.check(few_backends(), &shuffled_pages(1, 1), &turns);
+        let steps: Vec<_> = steps.collect();
+        case.check(few_backends(), &shuffled_pages(1, 1), &steps);
     }
 }
 
-/// A norm of each layer behind the stage's, in rows of less than a block's columns, and of several blocks.
+/// Each layer has a norm after that of the stage, in rows that are shorter than a block of threads, and
+/// longer.
 #[test]
-fn layers_have_norms_of_their_own() {
+fn layers_can_have_a_second_norm() {
     let (f16, ternary, int8) =
         (("f16", ActQuant::None), ("i2_s", ActQuant::I8PerToken), ActQuant::I8PerBlock);
     for (n_rows, dim, [layer, other]) in [
@@ -114,7 +115,7 @@ fn layers_have_norms_of_their_own() {
             let norm = Some(case.norm(NormKind::Rms, dim));
             Linear { norm, ..case.linear_with_bias(ty(name), rows, dim, act) }
         };
-        // Values that a second norm changes.
+        // Larger values, so that the second norm changes them.
         let stage_norm =
             |case: &mut Case, kind| Norm { weight: case.vector(dim, 3.0), ..case.norm(kind, dim) };
         let norm = stage_norm(&mut case, NormKind::Rms);
@@ -136,11 +137,11 @@ fn layers_have_norms_of_their_own() {
         let mut rows = rows(0, 0..n_rows as u32);
         rows.iter_mut().enumerate().for_each(|(i, row)| row.logits = i % 3 != 1);
         let reads = [(0..2, vec![q, y]), (2..3, vec![h]), (3..4, vec![h]), (4..5, vec![logits])];
-        let turns = reads.into_iter().map(|(stages, read)| {
+        let steps = reads.into_iter().map(|(stages, read)| {
             let inputs = vec![(x, case.numbers.values(n_rows * dim))];
-            Turn { rows: rows.clone(), stages, inputs, read }
+            StepCase { rows: rows.clone(), stages, inputs, read }
         });
-        let turns: Vec<_> = turns.collect();
-        case.check(backends(), &shuffled_pages(1, 1), &turns);
+        let steps: Vec<_> = steps.collect();
+        case.check(backends(), &shuffled_pages(1, 1), &steps);
     }
 }

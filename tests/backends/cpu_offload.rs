@@ -1,5 +1,5 @@
-//! Layers whose weights a card has no room for, computed by the processor in steps of few rows: what the card
-//! computes, but for the last bits of sums, in any mixture with steps that copy them.
+//! Layers whose weights do not fit on the card, computed on the CPU in steps of few rows. The results match
+//! the card's except for roundings, in any mixture with steps that copy the weights to the card.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -13,26 +13,25 @@ use sterna::program::{PageTable, Row, Sampling, Stage, Step};
 use support::case::model::{MIXTURE, Model, SMALL};
 use support::case::{Case, Running, limits, shuffled_pages, windowed_limits, windowed_pages};
 
-use super::split::{By, everything, everything_of, of_model};
+use super::split::{By, everything, everything_of, model_case};
 use super::stage_diff::{first_difference, prompt};
 use super::stream::watched::{Watch, Watched};
 
-/// With `n` layers on the card, two slots, and so many rows from which on layers are copied.
+/// Options for `n` layers on the card, two slots, and the smallest batch for which layers are copied.
 fn with(n: usize, min_batch: MinBatch) -> Streaming {
     Streaming { min_batch, ..Streaming::new(GpuLayers::Count(n), 2) }
 }
 
 fn on(driver: impl Driver, streaming: Streaming) -> Box<dyn Backend> {
     let cuda = Cuda::on(Box::new(driver)).streamed(Some(streaming));
-    Box::new(cuda.beside(|| Ok(Box::new(Cpu::new(2)?))))
+    Box::new(cuda.with_cpu(|| Ok(Box::new(Cpu::new(2)?))))
 }
 
 fn resident() -> Box<dyn Backend> {
     Box::new(Cuda::on(Box::new(Simt::new(1, 0))))
 }
 
-/// Codes, blocks and plain elements in the cache; layers that kernels have together and not; norms of heads;
-/// experts; layers all streamed, and some.
+/// Caches of codes, blocks and floats; layers with a common kernel and without; norms of heads; experts.
 const MODELS: [Model; 9] = [
     Model { n_layers: 3, ..SMALL },
     Model { n_layers: 3, head_norms: true, ..SMALL },
@@ -45,9 +44,9 @@ const MODELS: [Model; 9] = [
     Model { n_layers: 3, weights: "q8_0", other: Some("f16"), kv: "f32", ..MIXTURE },
 ];
 
-/// What the CPU and the CUDA kernels may differ by, as in `stage_diff`: a few int8 roundings that flip where
-/// a norm differs in its last bit, and otherwise roundings of floats. Caches are the card's on both sides, of
-/// keys that differ by no more; there the rounding to a half may flip, by 5e-4 of it, or a code.
+/// Maximum difference between the CPU and the CUDA kernels, as in `stage_diff`: a few int8 roundings that
+/// flip if a norm differs in its last bit, and otherwise float roundings. Both sides use the card's cache;
+/// its keys differ by no more, but their rounding to f16 may flip, by a relative 5e-4, or their code.
 fn tolerance(model: &Model) -> f32 {
     match model.kv {
         "f32" if model.weights != "i2_s" => 1e-5,
@@ -56,48 +55,47 @@ fn tolerance(model: &Model) -> f32 {
     }
 }
 
-fn case_of(model: &Model) -> (Case, PageTable) {
+fn small_case(model: &Model) -> (Case, PageTable) {
     match model.kv {
         "turboquant" => (model.case("a small model", windowed_limits(70, 1, 2)).0, windowed_pages(1, 2)),
         _ => (model.case("a small model", limits(70, 1, 2)).0, shuffled_pages(1, 2)),
     }
 }
 
-/// Stage by stage from the same buffers.
+/// Both start every stage from the same buffers.
 #[test]
-fn every_stage_computes_what_the_card_does() {
+fn every_stage_on_the_cpu_matches_the_card() {
     for (at, model) in MODELS.into_iter().enumerate() {
-        let (case, pages) = case_of(&model);
-        // Of steps of all sizes the first model, of one the others.
+        let (case, pages) = small_case(&model);
+        // The first model in steps of all sizes, the others in one.
         let steps = [(0, 1, 0), (1, 5, 3), (0, 70, 0)].into_iter().enumerate();
         for (_, (layers, n, seed)) in steps.filter(|(i, _)| at == 0 || at % 3 == *i) {
             let mut whole = resident();
-            let mut beside = on(Simt::new(1, seed), with(layers, MinBatch::Never));
-            let mut both = [case.on(&mut *whole), case.on(&mut *beside)];
+            let mut offloaded = on(Simt::new(1, seed), with(layers, MinBatch::Never));
+            let mut both = [case.on(&mut *whole), case.on(&mut *offloaded)];
             let found = first_difference(&case, &pages, &prompt(n), tolerance(&model), &mut both);
             assert_eq!(found, None, "{model:?}, {layers} layers on the card, {n} rows, order {seed}");
         }
     }
 }
 
-/// Steps that copy, and steps that the processor computes, of prompts beside decoding and of steps that are
-/// fed what was picked: recorded pieces leave what the stages leave one by one, to the bit, in whatever order
-/// a card runs what is not ordered.
+/// Steps that copy layers mixed with steps on the CPU, of prompts together with decoding, and with rows whose
+/// token the device picked: recorded parts match single stages, to the bit, in any order of concurrent work.
 #[test]
-fn steps_of_both_kinds_follow_each_other() {
-    both_kinds_of_steps(0..1);
+fn cpu_and_copying_steps_can_be_mixed() {
+    mix_steps(0..1);
 }
 
 #[test]
 #[ignore = "thorough: scripts/test --all"]
-fn steps_of_both_kinds_follow_each_other_in_other_models() {
-    both_kinds_of_steps(1..MODELS.len());
+fn cpu_and_copying_steps_can_be_mixed_in_other_models() {
+    mix_steps(1..MODELS.len());
 }
 
-fn both_kinds_of_steps(models: Range<usize>) {
+fn mix_steps(models: Range<usize>) {
     for at in models {
         let model = MODELS[at];
-        let (case, pages) = of_model(model);
+        let (case, pages) = model_case(model);
         let layers = at % 2;
         let run = |seed, min_batch, by| {
             everything(&case, &pages, &mut *on(Simt::new(1, seed), with(layers, min_batch)), by)
@@ -107,7 +105,7 @@ fn both_kinds_of_steps(models: Range<usize>) {
             let want = run(0, min_batch, By::Stage);
             assert!(run(5, min_batch, By::Step) == want, "{model:?}, {layers} on the card, {min_batch:?}");
         }
-        // What is always copied has the bits of a model that is on the card.
+        // Layers that are always copied give the bits of a resident model.
         if at < 3 {
             let want = everything(&case, &pages, &mut *resident(), By::Step);
             assert!(run(2, MinBatch::Rows(1), By::Step) == want, "{model:?}");
@@ -115,7 +113,7 @@ fn both_kinds_of_steps(models: Range<usize>) {
     }
 }
 
-/// Logits of a text that is read in a step that copies and then written in steps of one row and more.
+/// Logits of a prompt in a step that copies layers, and of the following steps of one row and more.
 fn logits(case: &Case, pages: &PageTable, backend: &mut dyn Backend) -> Vec<Vec<f32>> {
     let logits = case.p.buf_named("logits").expect("a model has logits");
     let mut running = case.on(backend);
@@ -131,14 +129,14 @@ fn logits(case: &Case, pages: &PageTable, backend: &mut dyn Backend) -> Vec<Vec<
     all
 }
 
-/// Behind all layers, differences have grown, and are still small beside the logits: an int8 rounding that
-/// flips in one layer is an input of the next.
+/// After all layers the differences have grown, because an int8 rounding that flips in one layer is an input
+/// of the next, but they are still small compared with the logits.
 #[test]
 #[ignore = "thorough: scripts/test --all"]
-fn logits_are_those_of_a_model_on_the_card() {
+fn logits_match_a_resident_model() {
     let ways = [(0, MinBatch::Rows(4)), (1, MinBatch::Rows(2)), (0, MinBatch::Never)];
     for (model, (layers, min_batch)) in MODELS.into_iter().zip(ways.into_iter().cycle()) {
-        let (case, pages) = case_of(&model);
+        let (case, pages) = small_case(&model);
         let want = logits(&case, &pages, &mut *resident());
         let got = logits(&case, &pages, &mut *on(Simt::new(1, 3), with(layers, min_batch)));
         for (i, (got, want)) in got.iter().zip(&want).enumerate() {
@@ -149,10 +147,10 @@ fn logits_are_those_of_a_model_on_the_card() {
     }
 }
 
-/// The bytes that a driver is asked for are those of the plan, and none where nothing is ever copied.
+/// The driver allocates the planned bytes, and no page-locked ones if nothing is ever copied.
 #[test]
-fn memory_is_what_the_plan_says() {
-    let (case, pages) = of_model(Model { n_layers: 5, weights: "q8_0", ..SMALL });
+fn allocations_match_the_plan() {
+    let (case, pages) = model_case(Model { n_layers: 5, weights: "q8_0", ..SMALL });
     let linear = |rows: u64, cols: u64| rows * cols / 32 * 34;
     let layer = 2 * linear(256, 256) + 2 * linear(64, 256) + 2 * linear(384, 256) + linear(256, 384);
     for (min_batch, rows, copied) in
@@ -186,17 +184,16 @@ fn step_of(running: &mut Running<'_>, pages: &PageTable, pos: u32, n: u32) -> Re
     running.backend.run(running.exec, &step).map_err(|err| err.to_string())
 }
 
-/// No copy is queued for a step that the processor computes; those that wait behind the last step that
-/// copied are there for the next one.
+/// Steps on the CPU queue no copies; the layers that were copied ahead remain for the next step that copies.
 #[test]
-fn nothing_is_copied_where_the_processor_computes() {
-    let (case, pages) = of_model(Model { n_layers: 5, ..SMALL });
+fn steps_on_the_cpu_copy_no_weights() {
+    let (case, pages) = model_case(Model { n_layers: 5, ..SMALL });
     let watch = Arc::new(Watch::default());
     let mut backend = on(Watched::new(Simt::new(1, 0), &watch), with(0, MinBatch::Rows(4)));
     let mut running = case.on(&mut *backend);
     let mut copies = 0;
     let mut pos = 0;
-    // Two layers are there when a program is compiled; a step that copies leaves two for the next one.
+    // Compiling a program copies two layers; a step that copies leaves two for the next one.
     for (n, want) in [(1, 2), (3, 0), (20, 5), (2, 0), (1, 0), (4, 5), (3, 0), (5, 5)] {
         step_of(&mut running, &pages, pos, n).expect("a run");
         pos += n;
@@ -210,13 +207,13 @@ fn nothing_is_copied_where_the_processor_computes() {
     assert!(backend.returns_early(sterna::backend::Exec(0), 4));
 }
 
-/// A call that fails in the middle of a step is an error that names it, and the next steps begin anew.
+/// A call that fails in the middle of a step gives an error that names it; later steps work again.
 #[test]
-fn faults_are_errors_that_say_what_failed() {
-    let (case, pages) = of_model(Model { n_layers: 3, ..SMALL });
+fn faults_are_errors_that_name_the_call() {
+    let (case, pages) = model_case(Model { n_layers: 3, ..SMALL });
     let backend = |watch: &Arc<Watch>| on(Watched::new(Simt::new(1, 1), watch), with(0, MinBatch::Rows(5)));
     let want = everything(&case, &pages, &mut *backend(&Arc::default()), By::Step);
-    // The residual stream of a layer, what attention has made, queries on their way up.
+    // The residual of a layer, the output of attention, and queries that are copied to the card.
     for (reads, writes, call) in
         [(1, 0, "read"), (2, 0, "read"), (5, 0, "read"), (0, 4, "write"), (0, 9, "write")]
     {
@@ -225,8 +222,8 @@ fn faults_are_errors_that_say_what_failed() {
         let mut running = case.on(&mut *backend);
         watch.reads_until.store(reads, Ordering::Relaxed);
         watch.writes_until.store(writes, Ordering::Relaxed);
-        let said = (0..4).find_map(|pos| step_of(&mut running, &pages, pos, 2).err()).expect("an error");
-        assert!(said.contains(call) && said.contains("failed once"), "{said}");
+        let message = (0..4).find_map(|pos| step_of(&mut running, &pages, pos, 2).err()).expect("an error");
+        assert!(message.contains(call) && message.contains("failed once"), "{message}");
         let again = everything_of(&mut running, &case, &pages, By::Step);
         assert!(again == want, "after {call} {reads} {writes}");
     }
@@ -235,18 +232,18 @@ fn faults_are_errors_that_say_what_failed() {
         Err(sterna::backend::BackendError::Device { backend, call, detail })
     };
     let cuda =
-        Cuda::on(Box::new(Simt::new(1, 0))).streamed(Some(with(0, MinBatch::Never))).beside(no_threads);
+        Cuda::on(Box::new(Simt::new(1, 0))).streamed(Some(with(0, MinBatch::Never))).with_cpu(no_threads);
     let mut backend: Box<dyn Backend> = Box::new(cuda);
     let ids: Vec<_> = case.weights.iter().map(|w| backend.upload(w).expect("an upload")).collect();
-    let said = backend.compile(&case.p, &ids).unwrap_err().to_string();
-    assert!(said.contains("backend cpu: starting a thread: refused"), "{said}");
+    let message = backend.compile(&case.p, &ids).unwrap_err().to_string();
+    assert!(message.contains("backend cpu: starting a thread: refused"), "{message}");
 }
 
-/// Experts alone, as `--cpu-moe` has them: the rest of their layers is on the card.
+/// Only experts are on the CPU, as with `--cpu-moe`; the rest of their layers is on the card.
 #[test]
 #[ignore = "thorough: scripts/test --all"]
-fn experts_alone_are_computed_by_the_processor() {
-    let (case, pages) = of_model(Model { n_layers: 4, weights: "q8_0", kv: "f32", ..MIXTURE });
+fn experts_alone_can_run_on_the_cpu() {
+    let (case, pages) = model_case(Model { n_layers: 4, weights: "q8_0", kv: "f32", ..MIXTURE });
     let of_stage = |(_, stage): &(String, Stage)| match stage {
         Stage::Experts(s) => s.experts.iter().flat_map(|e| [e.gate.w, e.up.w, e.down.w]).collect(),
         _ => Vec::new(),
@@ -258,27 +255,28 @@ fn experts_alone_are_computed_by_the_processor() {
     let want = everything(&case, &pages, &mut *resident(), By::Step);
     assert!(everything(&case, &pages, &mut *on(Simt::new(1, 2), some(MinBatch::Rows(1))), By::Step) == want);
     for min_batch in [MinBatch::Rows(8), MinBatch::Never] {
-        let mut beside = on(Simt::new(1, 2), some(min_batch));
-        // No keys and values pass between the two.
-        let plans = [&beside, &resident()].map(|backend| backend.plan(&case.p).expect("a plan").bufs_bytes);
+        let mut offloaded = on(Simt::new(1, 2), some(min_batch));
+        // No keys and values are copied between the two.
+        let plans =
+            [&offloaded, &resident()].map(|backend| backend.plan(&case.p).expect("a plan").bufs_bytes);
         assert_eq!(plans[0], plans[1]);
-        let by_step = everything(&case, &pages, &mut *beside, By::Step);
+        let by_step = everything(&case, &pages, &mut *offloaded, By::Step);
         let by_stage = everything(&case, &pages, &mut *on(Simt::new(1, 0), some(min_batch)), By::Stage);
         assert!(by_step == by_stage && by_step != want, "{min_batch:?}");
         let mut whole = resident();
-        let mut both = [case.on(&mut *whole), case.on(&mut *beside)];
-        // Products of floats alone, and of few columns.
+        let mut both = [case.on(&mut *whole), case.on(&mut *offloaded)];
+        // Only float products, of few columns.
         assert_eq!(first_difference(&case, &pages, &prompt(7), 1e-5, &mut both), None);
     }
 }
 
-/// Each stage of both kinds of steps is timed.
+/// In both kinds of steps.
 #[test]
 fn stages_are_timed() {
-    let (case, pages) = of_model(Model { n_layers: 3, ..SMALL });
+    let (case, pages) = model_case(Model { n_layers: 3, ..SMALL });
     for how in [Profiling::Stamps, Profiling::Events] {
         let card = Cuda::on(Box::new(Simt::new(1, 0))).profiled(Some(how));
-        let card = card.streamed(Some(with(0, MinBatch::Rows(5)))).beside(|| Ok(Box::new(Cpu::new(1)?)));
+        let card = card.streamed(Some(with(0, MinBatch::Rows(5)))).with_cpu(|| Ok(Box::new(Cpu::new(1)?)));
         let mut backend: Box<dyn Backend> = Box::new(card);
         let mut running = case.on(&mut *backend);
         everything_of(&mut running, &case, &pages, By::Step);
@@ -288,10 +286,10 @@ fn stages_are_timed() {
     }
 }
 
-/// Two programs over the same weights run in turn.
+/// Two programs over the same weights run one after the other.
 #[test]
-fn two_programs_share_the_weights() {
-    let (case, pages) = of_model(Model { n_layers: 4, ..SMALL });
+fn two_programs_share_weights() {
+    let (case, pages) = model_case(Model { n_layers: 4, ..SMALL });
     let fresh = || on(Simt::new(1, 2), with(1, MinBatch::Rows(5)));
     let want = everything(&case, &pages, &mut *fresh(), By::Step);
     let mut backend = fresh();
@@ -304,8 +302,8 @@ fn two_programs_share_the_weights() {
 }
 
 #[test]
-fn a_user_chooses_and_is_told() {
-    let (case, pages) = of_model(Model { n_layers: 5, ..SMALL });
+fn options_and_note_describe_the_offload() {
+    let (case, pages) = model_case(Model { n_layers: 5, ..SMALL });
     let opened = |value: &str| {
         let op_offload_min_batch = Some(value.parse().unwrap());
         let gpu_layers = Some(GpuLayers::Count(2));
@@ -322,30 +320,30 @@ fn a_user_chooses_and_is_told() {
         assert!(note.starts_with("2 of 5 layers stay on the GPU; the weights of the other 3 ("), "{note}");
         assert!(note.contains(want) && (value == "1") != note.contains("CPU"), "{note}");
     }
-    // What was measured is said, whichever way it comes out, and steps run.
+    // The note contains the measurement, whatever its result, and steps run.
     let mut backend = opened("auto").expect("options");
     everything(&case, &pages, &mut *backend, By::Step);
     let note = backend.note().expect("layers are streamed");
     assert!(note.contains(" (measured: ") && note.contains(" ms per row to compute with them)"), "{note}");
     for value in ["0", "few", "-1"] {
-        let said = opened(value).map(drop).unwrap_err().to_string();
-        assert!(said.contains("op_offload_min_batch: want auto, off or a number of rows"), "{said}");
+        let message = opened(value).map(drop).unwrap_err().to_string();
+        assert!(message.contains("op_offload_min_batch: want auto, off or a number of rows"), "{message}");
     }
 }
 
-/// A copy that is slow is worth avoiding in more steps than one that is fast, by what is measured here.
+/// Slow copies are avoided in more steps than fast ones, by a measurement on this machine.
 #[test]
 #[ignore = "thorough: scripts/test --all"]
-fn what_is_measured_decides() {
-    let (case, _) = of_model(Model { n_layers: 5, ..SMALL });
+fn auto_min_batch_follows_the_measurement() {
+    let (case, _) = model_case(Model { n_layers: 5, ..SMALL });
     let early = |nanoseconds| {
         let watch = Arc::new(Watch { copy_nanoseconds: nanoseconds, ..Watch::default() });
         let mut backend = on(Watched::new(Simt::new(1, 0), &watch), with(0, MinBatch::Auto));
         let exec = case.on(&mut *backend).exec;
         (1..=80).filter(|n| backend.returns_early(exec, *n)).min().expect("large steps are queued")
     };
-    // A layer takes the processor no second, and no copy less than nothing.
-    assert_eq!(early(500_000_000), 65, "as far as it is looked for");
+    // The CPU computes a layer in less than a second.
+    assert_eq!(early(500_000_000), 65, "the largest threshold that is tried");
     let quick = early(0);
     assert!(quick <= 65, "{quick}");
 }
