@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use bytes::Bytes;
 use ggml_types::HostTensor;
 use sterna::backend::cpu::Cpu;
-use sterna::backend::cpu::stream::{Resident, Streaming};
-use sterna::backend::{self, Backend, BackendError, DeviceOptions, WeightBytes, WeightRows};
+use sterna::backend::cpu::stream::Streaming;
+use sterna::backend::{self, Backend, BackendError, DeviceOptions, Resident, WeightBytes, WeightRows};
 use sterna::engine::{Engine, EngineOptions};
 use sterna::gguf::{Gguf, OpenOptions, Source};
 use sterna::program::{Row, Sampling, Step, WeightDecl};
@@ -172,7 +172,11 @@ fn read_in_every_step() {
     let gguf = Gguf::from_source(Arc::new(zeros), OpenOptions::default()).expect("a model");
     let options = EngineOptions {
         threads: Some(2),
-        device: DeviceOptions::parse("cpu", &[("resident_layers", "1"), ("stream_slots", "3")]).unwrap(),
+        device: DeviceOptions {
+            resident_layers: Some(Resident::Count(1)),
+            stream_slots: Some(3),
+            .."cpu".parse().unwrap()
+        },
         n_ctx: Some(256),
         batch: 8,
         ..Default::default()

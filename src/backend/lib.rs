@@ -19,8 +19,11 @@ mod registry;
 pub mod wgpu;
 
 pub use memory::{CardRates, DeviceMemory, Macs, MemoryKind, MemoryPart, Overhead};
-pub use options::{Auto, CardOnPaper, Chosen, DeviceOption, Entry, Open, Opened, PROFILE};
-pub use registry::{DeviceOptions, NAMES, REGISTRY, auto, devices, open, open_on};
+pub use options::{
+    Auto, CardOnPaper, DeviceOptions, Entry, GpuLayers, Int8, MinBatch, Numa, Opened, OptionId, Profile,
+    Proportions, Resident, SplitMode,
+};
+pub use registry::{NAMES, REGISTRY, auto, devices, open};
 
 use ggml_types::{HostTensor, QuantType};
 
@@ -305,8 +308,8 @@ pub trait Backend: Send {
         None
     }
 
-    /// Time of each stage of a program since it was compiled; `None` unless the backend was opened with the
-    /// [option](Entry::options) `profile`.
+    /// Time of each stage of a program since it was compiled; `None` unless the backend was opened with
+    /// [`DeviceOptions::profile`].
     fn stage_times(&self, _e: Exec) -> Option<Vec<StageTime>> {
         None
     }
@@ -401,14 +404,22 @@ pub enum BackendError {
         detail: String,
     },
     /// The backend does not have this option or this value of it.
-    #[error("backend {backend}: DeviceOptions::{option}: {detail}")]
+    #[error("backend {backend}: {option}: {detail}")]
     Option {
         /// Name of the backend.
         backend: &'static str,
-        /// Name of the option, as in [`DeviceOption::name`].
-        option: String,
+        /// The option.
+        option: OptionId,
         /// Supported values, or backends that have the option.
         detail: String,
+    },
+    /// An error that an option avoids.
+    #[error("{error}{}", way_out.concat())]
+    Avoidable {
+        /// The error.
+        error: Box<BackendError>,
+        /// The text before the option, the option by its path, and the text after it.
+        way_out: [&'static str; 3],
     },
     /// There is no backend of that name in this build.
     #[error("no backend `{name}`: {detail}")]
@@ -421,7 +432,12 @@ pub enum BackendError {
 }
 
 impl BackendError {
-    fn option(backend: &'static str, option: &str, detail: String) -> Self {
-        Self::Option { backend, option: option.to_owned(), detail }
+    fn option(backend: &'static str, option: OptionId, detail: impl Into<String>) -> Self {
+        Self::Option { backend, option, detail: detail.into() }
+    }
+
+    #[cfg(any(feature = "cuda", feature = "wgpu"))]
+    fn avoided_by(self, way_out: [&'static str; 3]) -> Self {
+        Self::Avoidable { error: Box::new(self), way_out }
     }
 }

@@ -1,7 +1,7 @@
-//! Registry entries of backends: descriptions, options, and how chosen values are parsed.
+//! Options of backends as values, and entries of the registry of backends.
 
-use std::fmt::{Debug, Display};
-use std::sync::Arc;
+use std::fmt;
+use std::str::FromStr;
 
 use super::{Backend, BackendError};
 
@@ -15,32 +15,19 @@ pub struct Entry {
     pub name: &'static str,
     /// Description of the devices that it runs on.
     pub about: &'static str,
-    /// Its options, besides the number of threads.
-    pub options: &'static [DeviceOption],
+    /// The options that it has, besides the number of threads.
+    pub options: &'static [OptionId],
     /// Entry for [`auto`](crate::auto); `None` for a backend that emulates a GPU on the CPU.
     pub auto: Option<Auto>,
     /// Finds its devices, or the reason why there are none, given a number of threads.
     pub devices: fn(threads: usize) -> Vec<Result<String, BackendError>>,
     /// Describes the devices that this build has code for, if builds differ.
     pub code: Option<fn() -> String>,
-    /// Parses its options. Options of other backends have been rejected before.
-    pub parse: fn(chosen: &Chosen<'_>) -> Result<Arc<dyn Open>, BackendError>,
+    /// Opens it; called only with options that it has. `threads` is for backends that run on the CPU.
+    pub open: fn(options: &DeviceOptions, threads: usize) -> Opened,
+    /// Opens it for a card that is not present, if it can plan for one.
+    pub on_paper: Option<fn(options: &DeviceOptions, card: &CardOnPaper) -> Opened>,
 }
-
-/// An option of a backend.
-#[derive(Debug)]
-pub struct DeviceOption {
-    /// Name of the option, such as `device`.
-    pub name: &'static str,
-    /// Its meaning and its values.
-    pub about: &'static str,
-}
-
-/// Timing of stages, for backends that support it.
-pub const PROFILE: DeviceOption = DeviceOption {
-    name: "profile",
-    about: "true: time each stage and wait for each run; events (cuda): time stages one at a time",
-};
 
 /// When `auto` tries a backend.
 #[derive(Debug)]
@@ -51,57 +38,6 @@ pub struct Auto {
     pub is_there: fn() -> bool,
 }
 
-/// Parsed options of a backend, which open it.
-pub trait Open: Debug + Send + Sync {
-    /// Opens it. `threads` is for backends that run on the CPU.
-    ///
-    /// # Errors
-    /// [`BackendError::Device`] if it does not start; [`BackendError::Option`] for values that cannot be
-    /// combined.
-    fn open(&self, threads: usize) -> Opened;
-
-    /// Opens it for a card that is not present, to plan with the same code as for a real one: it needs no
-    /// driver or compiled kernels, and runs nothing. `None` if the backend cannot plan for such a card.
-    fn on_paper(&self, _card: &CardOnPaper) -> Option<Opened> {
-        None
-    }
-}
-
-/// Chosen [`options`](Entry::options) of a backend, by name, as given on a command line or in a file. The
-/// backend decides the others.
-#[derive(Debug)]
-pub struct Chosen<'a> {
-    /// The backend.
-    pub(super) backend: &'static str,
-    /// Names and values; for duplicate names the last one is used.
-    pub(super) values: Vec<(&'a str, &'a str)>,
-}
-
-impl Chosen<'_> {
-    /// Parsed value of an option, if it was chosen.
-    ///
-    /// # Errors
-    /// [`BackendError::Option`] with the error of `parse`.
-    pub fn parsed<T, E: Display>(
-        &self,
-        option: &DeviceOption,
-        parse: impl FnOnce(&str) -> Result<T, E>,
-    ) -> Result<Option<T>, BackendError> {
-        let found = self.values.iter().rev().find(|(name, _)| *name == option.name);
-        let parsed = found.map(|(_, text)| parse(text)).transpose();
-        parsed.map_err(|err| BackendError::option(self.backend, option.name, err.to_string()))
-    }
-
-    /// True if stages are timed, for a backend with one way to do it.
-    ///
-    /// # Errors
-    /// [`BackendError::Option`] for words other than `true` or `false`.
-    pub fn profile(&self) -> Result<bool, BackendError> {
-        let parse = |text: &str| text.parse().map_err(|_| format!("want true or false, got `{text}`"));
-        Ok(self.parsed(&PROFILE, parse)?.unwrap_or(false))
-    }
-}
-
 /// A card that is not present, to plan programs for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CardOnPaper {
@@ -109,4 +45,336 @@ pub struct CardOnPaper {
     pub card: Option<String>,
     /// Its memory in bytes, if it differs from the card's own.
     pub memory_bytes: Option<u64>,
+}
+
+/// Declares the options of all backends, each once: a field of [`DeviceOptions`] and its [`OptionId`].
+macro_rules! options {
+    ($($(#[$about:meta])* $field:ident, $id:ident: $value:ty;)*) => {
+        /// A backend of this build with its options. What is `None` is left to the backend.
+        #[derive(Clone, Debug, Default)]
+        pub struct DeviceOptions {
+            /// The backend; `None` is `auto`, the fastest that opens.
+            pub backend: Option<&'static Entry>,
+            $($(#[$about])* pub $field: Option<$value>,)*
+        }
+
+        /// An option, as errors name it.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        pub enum OptionId {
+            $($(#[$about])* $id,)*
+            /// [`CardOnPaper::card`].
+            Card,
+        }
+
+        impl OptionId {
+            /// Path of its field, such as `DeviceOptions::gpu_layers`.
+            pub const fn path(self) -> &'static str {
+                match self {
+                    $(Self::$id => concat!("DeviceOptions::", stringify!($field)),)*
+                    Self::Card => "CardOnPaper::card",
+                }
+            }
+        }
+
+        impl DeviceOptions {
+            /// The options that are chosen.
+            pub fn chosen(&self) -> impl Iterator<Item = OptionId> + use<> {
+                [$(self.$field.is_some().then_some(OptionId::$id)),*].into_iter().flatten()
+            }
+        }
+    };
+}
+
+options! {
+    /// The device, for a backend that may find several: index in its list, or part of a name; for cuda also
+    /// several indices, comma-separated.
+    device, Device: String;
+    /// The use of several GPUs.
+    split_mode, SplitMode: SplitMode;
+    /// The share of the model that each of several GPUs gets.
+    tensor_split, TensorSplit: Proportions;
+    /// The way in which products of int8 activations are computed.
+    int8, Int8: Int8;
+    /// Layers whose weights stay on the GPU; the others are streamed.
+    gpu_layers, GpuLayers: GpuLayers;
+    /// Matrices that stay in host memory and are streamed, as llama.cpp's `PATTERN=BUFFER,PATTERN=BUFFER`:
+    /// a matrix whose name contains the pattern is in host memory (`CPU`, or `CUDA_Host`) or in GPU memory
+    /// (`CUDA0`); the first match counts.
+    override_tensor, OverrideTensor: String;
+    /// On a GPU, streamed layers that it holds at a time, 1 to 8; on the CPU, pieces of 8 MiB that are read
+    /// ahead, 1 to 64.
+    stream_slots, StreamSlots: usize;
+    /// Smallest batch for which streamed weights are copied to the GPU.
+    op_offload_min_batch, MinBatch: MinBatch;
+    /// Layers whose weights stay in memory on the CPU; the others are read in every step.
+    resident_layers, ResidentLayers: Resident;
+    /// Placement of the threads of the CPU.
+    numa, Numa: Numa;
+    /// Timing of stages; the host waits for each run.
+    profile, Profile: Profile;
+}
+
+impl fmt::Display for OptionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.path())
+    }
+}
+
+/// The use of several GPUs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SplitMode {
+    /// One GPU.
+    None,
+    /// Layers divided among several GPUs.
+    Layer,
+}
+
+impl FromStr for SplitMode {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<Self, String> {
+        match word {
+            "layer" => Ok(Self::Layer),
+            "none" => Ok(Self::None),
+            other => Err(format!("want none or layer, got `{other}`")),
+        }
+    }
+}
+
+/// Proportions of the model per GPU, such as 3,1: none is negative, and not all are 0.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Proportions(Vec<f64>);
+
+impl Proportions {
+    /// One number per GPU.
+    pub fn as_slice(&self) -> &[f64] {
+        &self.0
+    }
+}
+
+impl FromStr for Proportions {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let number = |part: &str| part.trim().parse().ok().filter(|x: &f64| x.is_finite() && *x >= 0.0);
+        let numbers: Option<Vec<f64>> = text.split(',').map(number).collect();
+        let numbers = numbers.filter(|numbers| numbers.iter().sum::<f64>() > 0.0);
+        let want = "comma-separated numbers, none negative and not all 0";
+        numbers.map(Self).ok_or_else(|| format!("want {want}; got `{text}`"))
+    }
+}
+
+/// The way in which products of int8 activations are computed. Both give exact sums.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Int8 {
+    /// Floats on Metal, which has no instruction for four int8 products, packed elsewhere.
+    Auto,
+    /// Four at a time.
+    Packed,
+    /// As floats.
+    Floats,
+}
+
+impl FromStr for Int8 {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<Self, String> {
+        match word {
+            "auto" => Ok(Self::Auto),
+            "packed" => Ok(Self::Packed),
+            "floats" => Ok(Self::Floats),
+            _ => Err(format!("want auto, packed or floats, got `{word}`")),
+        }
+    }
+}
+
+/// Number of layers whose weights stay on the GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GpuLayers {
+    /// All.
+    All,
+    /// As many as fit while keeping a 32nd of its free memory.
+    Auto,
+    /// This many, or all if there are fewer.
+    Count(usize),
+}
+
+impl FromStr for GpuLayers {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "all" | "-1" => Ok(Self::All),
+            "auto" => Ok(Self::Auto),
+            n => n
+                .parse()
+                .map(Self::Count)
+                .map_err(|_| format!("want all, auto or a number of layers, got `{n}`")),
+        }
+    }
+}
+
+/// The smallest step for which weights that do not fit into GPU memory are copied to it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MinBatch {
+    /// From the size at which copying is faster, as measured when a program is compiled.
+    #[default]
+    Auto,
+    /// From this many rows.
+    Rows(usize),
+    /// Never: the CPU computes in every step.
+    Never,
+}
+
+impl FromStr for MinBatch {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "off" => Ok(Self::Never),
+            _ => match text.parse() {
+                Ok(n @ 1..) => Ok(Self::Rows(n)),
+                _ => Err(format!("want auto, off or a number of rows from 1 on, got `{text}`")),
+            },
+        }
+    }
+}
+
+/// Number of layers whose weights stay in memory on the CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resident {
+    /// All if they fit in memory; otherwise as many as fit and leave a margin.
+    Auto,
+    /// All; a model that does not fit is rejected.
+    All,
+    /// All, as bytes of a mapped file, which need no memory of their own: the system may evict their pages
+    /// and reads them again.
+    Mapped,
+    /// This number of layers and the head; all if the model has no more layers.
+    Count(usize),
+    /// None, not even the head.
+    Nothing,
+}
+
+impl FromStr for Resident {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "all" => Ok(Self::All),
+            "mapped" => Ok(Self::Mapped),
+            "none" => Ok(Self::Nothing),
+            n => n
+                .parse()
+                .map(Self::Count)
+                .map_err(|_| format!("want auto, all, none, mapped or a number of layers, got `{n}`")),
+        }
+    }
+}
+
+/// Placement of the threads of the CPU on NUMA nodes, with llama.cpp's values. Linux only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Numa {
+    /// Thread `i` on node `i` modulo the number of nodes.
+    Distribute,
+    /// All threads on one node, the one that opens the backend.
+    Isolate,
+    /// On the CPUs that the process may use, as numactl sets them.
+    Numactl,
+}
+
+impl FromStr for Numa {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<Self, String> {
+        match word {
+            "distribute" => Ok(Self::Distribute),
+            "isolate" => Ok(Self::Isolate),
+            "numactl" => Ok(Self::Numactl),
+            _ => Err(format!("want distribute, isolate or numactl, got `{word}`")),
+        }
+    }
+}
+
+/// Timing of stages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Profile {
+    /// Within steps.
+    Steps,
+    /// One stage at a time, between events (cuda).
+    Events,
+}
+
+impl FromStr for Profile {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<Self, String> {
+        match word {
+            "true" => Ok(Self::Steps),
+            "events" => Ok(Self::Events),
+            other => Err(format!("want true or events, got `{other}`")),
+        }
+    }
+}
+
+impl DeviceOptions {
+    /// Name of the backend, or `auto`.
+    pub fn name(&self) -> &'static str {
+        self.backend.map_or("auto", |entry| entry.name)
+    }
+
+    /// True if stages are timed, for a backend with one way to do it.
+    ///
+    /// # Errors
+    /// [`BackendError::Option`] for another way.
+    pub(super) fn is_profiled(&self) -> Result<bool, BackendError> {
+        match self.profile {
+            Some(Profile::Events) => {
+                Err(BackendError::option(self.name(), OptionId::Profile, "want true, got `events`"))
+            }
+            timing => Ok(timing.is_some()),
+        }
+    }
+
+    /// Number of slots for streamed weights.
+    ///
+    /// # Errors
+    /// [`BackendError::Option`] for numbers beyond `most`.
+    pub(super) fn slots(&self, default: usize, most: usize) -> Result<usize, BackendError> {
+        let slots = self.stream_slots.unwrap_or(default);
+        match (1..=most).contains(&slots) {
+            true => Ok(slots),
+            false => {
+                let detail = format!("want 1 to {most}, got `{slots}`");
+                Err(BackendError::option(self.name(), OptionId::StreamSlots, detail))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_that_mean_nothing_are_refused() {
+        fn said<T: FromStr<Err = String>>(word: &str) -> String {
+            word.parse::<T>().map(drop).unwrap_err()
+        }
+        assert_eq!(said::<SplitMode>("row"), "want none or layer, got `row`");
+        for list in ["0,0", "1,-1", "1,nan", ""] {
+            let said = said::<Proportions>(list);
+            assert!(
+                said.starts_with("want comma-separated numbers") && said.ends_with(&format!("got `{list}`"))
+            );
+        }
+        assert_eq!(said::<Int8>("fast"), "want auto, packed or floats, got `fast`");
+        assert_eq!(said::<GpuLayers>("some"), "want all, auto or a number of layers, got `some`");
+        assert_eq!(said::<MinBatch>("0"), "want auto, off or a number of rows from 1 on, got `0`");
+        assert!(said::<Resident>("many").starts_with("want auto, all, none, mapped or a number of layers"));
+        assert_eq!(said::<Numa>("near"), "want distribute, isolate or numactl, got `near`");
+        assert_eq!(said::<Profile>("yes"), "want true or events, got `yes`");
+    }
 }

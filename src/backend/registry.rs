@@ -1,9 +1,8 @@
 //! The backends of this build, and functions that open them.
 
 use std::str::FromStr;
-use std::sync::Arc;
 
-use super::{BackendError, CardOnPaper, Chosen, Entry, Open, Opened, cpu};
+use super::{BackendError, CardOnPaper, DeviceOptions, Entry, Opened, OptionId, cpu};
 
 /// All backends of this build, in the order in which they are listed.
 pub static REGISTRY: &[Entry] = &[
@@ -34,63 +33,42 @@ pub fn devices(threads: usize) -> Vec<(&'static str, Result<String, BackendError
     REGISTRY.iter().flat_map(of).collect()
 }
 
-/// A backend of this build with its options, or `auto`: the fastest that opens.
-#[derive(Clone, Debug, Default)]
-pub struct DeviceOptions(Option<Named>);
-
-/// A backend with its options.
-#[derive(Clone, Debug)]
-struct Named {
-    entry: &'static Entry,
-    options: Arc<dyn Open>,
-    /// True if no option was chosen.
-    is_default: bool,
-}
-
 impl DeviceOptions {
-    /// Parses the name of a backend, or `auto`, and [options](Entry::options) by name.
-    ///
-    /// # Errors
-    /// [`BackendError::Unknown`]; [`BackendError::Option`] if the backend does not have the option or the
-    /// value.
-    pub fn parse(name: &str, chosen: &[(&str, impl AsRef<str>)]) -> Result<Self, BackendError> {
-        let (name, known, entry) = match REGISTRY.iter().find(|entry| entry.name == name) {
-            Some(entry) => (entry.name, entry.options, Some(entry)),
-            None if name == "auto" => ("auto", &[][..], None),
-            None => {
-                let detail = format!("this build has auto, {}", NAMES.join(", "));
-                return Err(BackendError::Unknown { name: name.to_owned(), detail });
-            }
-        };
-        let is_known = |option: &str| known.iter().any(|known| known.name == option);
-        if let Some((option, _)) = chosen.iter().find(|(option, _)| !is_known(option)) {
-            return Err(BackendError::option(name, option, no_such_option(option)));
-        }
-        let Some(entry) = entry else { return Ok(Self(None)) };
-        let values = chosen.iter().map(|(option, value)| (*option, value.as_ref())).collect();
-        let options = (entry.parse)(&Chosen { backend: entry.name, values })?;
-        Ok(Self(Some(Named { entry, options, is_default: chosen.is_empty() })))
-    }
-
-    /// Name of the backend, or `auto`.
-    pub fn name(&self) -> &'static str {
-        self.0.as_ref().map_or("auto", |named| named.entry.name)
-    }
-
     /// True if no option was chosen.
     pub fn is_default(&self) -> bool {
-        self.0.as_ref().is_none_or(|named| named.is_default)
+        self.chosen().next().is_none()
+    }
+
+    /// True if the backend has the option; `auto` has none.
+    pub fn has(&self, option: OptionId) -> bool {
+        self.backend.is_some_and(|entry| entry.options.contains(&option))
+    }
+
+    /// Checks that the backend has the chosen options.
+    ///
+    /// # Errors
+    /// [`BackendError::Option`] with the backends that have it.
+    pub fn check(&self) -> Result<(), BackendError> {
+        match self.chosen().find(|option| !self.has(*option)) {
+            Some(option) => Err(BackendError::option(self.name(), option, no_such_option(option))),
+            None => Ok(()),
+        }
     }
 
     /// Opens the candidates: the named backend, or those of [`auto`]. `threads` is for backends that run on
     /// the CPU.
     pub fn candidates(&self, threads: usize) -> Vec<Opened> {
-        self.0.as_ref().map_or_else(|| auto(threads), |named| vec![named.options.open(threads)])
+        match (self.check(), self.backend) {
+            (Err(err), _) => vec![Err(err)],
+            (Ok(()), Some(entry)) => vec![(entry.open)(self, threads)],
+            (Ok(()), None) => auto(threads),
+        }
     }
 
     /// Opens the backend; `auto` opens the fastest that starts.
     ///
     /// # Errors
+    /// [`BackendError::Option`] for an option or a value that the backend does not have;
     /// [`BackendError::Device`] if it does not start.
     pub fn open(&self, threads: usize) -> Opened {
         let mut candidates = self.candidates(threads);
@@ -105,10 +83,14 @@ impl DeviceOptions {
     /// [`BackendError::Option`] with all known cards, for an unknown one; [`BackendError::Unknown`] for a
     /// backend without cards.
     pub fn on_paper(&self, card: &CardOnPaper) -> Opened {
-        self.0.as_ref().and_then(|named| named.options.on_paper(card)).unwrap_or_else(|| {
-            let detail = "it cannot plan for a card that is not present".to_owned();
-            Err(BackendError::Unknown { name: self.name().to_owned(), detail })
-        })
+        self.check()?;
+        match self.backend.and_then(|entry| entry.on_paper) {
+            Some(on_paper) => on_paper(self, card),
+            None => {
+                let detail = "it cannot plan for a card that is not present".to_owned();
+                Err(BackendError::Unknown { name: self.name().to_owned(), detail })
+            }
+        }
     }
 }
 
@@ -117,7 +99,12 @@ impl FromStr for DeviceOptions {
     type Err = BackendError;
 
     fn from_str(name: &str) -> Result<Self, BackendError> {
-        Self::parse(name, &[] as &[(&str, &str)])
+        let backend = REGISTRY.iter().find(|entry| entry.name == name);
+        if backend.is_none() && name != "auto" {
+            let detail = format!("this build has auto, {}", NAMES.join(", "));
+            return Err(BackendError::Unknown { name: name.to_owned(), detail });
+        }
+        Ok(Self { backend, ..Self::default() })
     }
 }
 
@@ -140,17 +127,9 @@ pub fn open(name: &str, threads: usize) -> Opened {
     name.parse::<DeviceOptions>()?.open(threads)
 }
 
-/// As [`open`], with options by name.
-///
-/// # Errors
-/// As [`open`] and [`DeviceOptions::parse`].
-pub fn open_on(name: &str, threads: usize, chosen: &[(&str, impl AsRef<str>)]) -> Opened {
-    DeviceOptions::parse(name, chosen)?.open(threads)
-}
-
 /// Message for an option that a backend does not have: lists those that do.
-fn no_such_option(option: &str) -> String {
-    let has = |entry: &&Entry| entry.options.iter().any(|known| known.name == option);
+fn no_such_option(option: OptionId) -> String {
+    let has = |entry: &&Entry| entry.options.contains(&option);
     let those: Vec<_> = REGISTRY.iter().filter(has).map(|entry| entry.name).collect();
     match those.as_slice() {
         [] => "no backend in this build has this option".to_owned(),
@@ -163,6 +142,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
+    use crate::{GpuLayers, Int8, MinBatch, Numa, Profile, Resident, SplitMode};
 
     #[test]
     fn every_entry_is_what_it_says() {
@@ -172,9 +152,8 @@ mod tests {
         for entry in REGISTRY {
             let name = entry.name;
             assert!(!entry.about.is_empty(), "{name}");
-            let options: BTreeSet<_> = entry.options.iter().map(|option| option.name).collect();
+            let options: BTreeSet<_> = entry.options.iter().collect();
             assert_eq!(options.len(), entry.options.len(), "{name}: duplicate option");
-            assert!(entry.options.iter().all(|option| !option.about.is_empty()), "{name}");
             assert!(!(entry.devices)(1).is_empty(), "{name}: no device and no error");
             let opened = open(name, 1);
             if (entry.devices)(1).iter().all(Result::is_err) {
@@ -188,18 +167,30 @@ mod tests {
 
     #[test]
     fn every_entry_refuses_options_that_it_does_not_have() {
-        let all: BTreeSet<_> = REGISTRY.iter().flat_map(|entry| entry.options).map(|o| o.name).collect();
+        let none = DeviceOptions::default;
+        let all = [
+            DeviceOptions { device: Some("0".into()), ..none() },
+            DeviceOptions { split_mode: Some(SplitMode::None), ..none() },
+            DeviceOptions { tensor_split: Some("1".parse().unwrap()), ..none() },
+            DeviceOptions { int8: Some(Int8::Auto), ..none() },
+            DeviceOptions { gpu_layers: Some(GpuLayers::All), ..none() },
+            DeviceOptions { override_tensor: Some("a=CPU".into()), ..none() },
+            DeviceOptions { stream_slots: Some(1), ..none() },
+            DeviceOptions { op_offload_min_batch: Some(MinBatch::Auto), ..none() },
+            DeviceOptions { resident_layers: Some(Resident::All), ..none() },
+            DeviceOptions { numa: Some(Numa::Numactl), ..none() },
+            DeviceOptions { profile: Some(Profile::Steps), ..none() },
+        ];
         for name in NAMES.iter().chain([&"auto"]) {
-            let own =
-                REGISTRY.iter().find(|entry| entry.name == *name).map_or(&[][..], |entry| entry.options);
-            for option in all.iter().copied().chain(["no such option"]) {
-                if own.iter().any(|own| own.name == option) {
-                    continue;
-                }
-                let refused = open_on(name, 1, &[(option, "0")]).map(drop);
-                match refused {
+            let backend = name.parse::<DeviceOptions>().unwrap().backend;
+            for options in all.clone() {
+                let options = DeviceOptions { backend, ..options };
+                let [option] = options.chosen().collect::<Vec<_>>()[..] else { panic!("{options:?}") };
+                match options.check() {
+                    Ok(()) => assert!(options.has(option)),
                     Err(BackendError::Option { backend, option: named, .. }) => {
-                        assert_eq!((backend, named.as_str()), (*name, option));
+                        assert_eq!((backend, named), (*name, option));
+                        assert!(!options.has(option));
                     }
                     other => panic!("{name} with {option}: {other:?}"),
                 }

@@ -51,7 +51,7 @@ pub struct ChatArgs {
     system_prompt: Option<String>,
     /// Chat template in place of the model's: bitnet, chatml, llama3, or a Jinja file
     #[arg(long, value_name = "NAME|FILE", visible_alias = "chat-template-file")]
-    #[arg(aliases = ["LLAMA_ARG_CHAT_TEMPLATE", "ChatTemplate::choose"])]
+    #[arg(alias = "LLAMA_ARG_CHAT_TEMPLATE")]
     chat_template: Option<String>,
     /// Maximum tokens of an answer; -1 fills the context
     #[arg(short, long, value_name = "N", default_value_t = -1)]
@@ -229,7 +229,7 @@ impl Chat {
             // An error of stdout ends the conversation; an error of the model or the template does not.
             Err(err) if err.is::<io::Error>() => return Err(err),
             Err(err) => {
-                names::note("error", &err);
+                names::note("error", &names::with_flags(&*err));
                 self.n_failed += 1;
                 return Ok(());
             }

@@ -55,19 +55,15 @@ pub struct ConvertArgs {
     outtype: Outtype,
     /// Meaning of weight_scale of packed weights, overriding config.json
     #[arg(long, value_name = "HOW")]
-    #[arg(alias = "ConvertOptions::scale")]
     scale: Option<Scale>,
     /// Round linear weights, the master weights of a ternary model, to ternary
     #[arg(long, value_name = "RULE")]
-    #[arg(alias = "ConvertOptions::ternary")]
     ternary: Option<Rule>,
     /// Name of the pre-tokenizer, overriding tokenizer.json
     #[arg(long, value_name = "NAME", value_parser = pre_tokenizer)]
-    #[arg(alias = "ConvertOptions::tokenizer_pre")]
     tokenizer_pre: Option<PreTokenizer>,
     /// Leave out the vision and audio parts of a multimodal model
     #[arg(long)]
-    #[arg(alias = "ConvertOptions::text_only")]
     text_only: bool,
     /// Show the type of every tensor without writing a file
     #[arg(long)]
@@ -118,7 +114,9 @@ impl ConvertArgs {
             threads: self.threads.and_then(|n| n.0).unwrap_or_else(physical_cores),
         };
         let dir = self.access.checkpoint(&self.dir)?;
-        let of_input = |err: &dyn std::fmt::Display| format!("{}: {err}", dir.display());
+        let of_input = |err: &(dyn std::error::Error + 'static)| {
+            format!("{}: {}", dir.display(), names::with_flags(err))
+        };
         let converter = Converter::open(&dir, &options).map_err(|err| of_input(&err))?;
         let quantizer = converter.quantizer().map_err(|err| of_input(&err))?;
         converter.notes().iter().for_each(|note| names::note("note", note));

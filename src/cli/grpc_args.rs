@@ -21,7 +21,6 @@ pub struct GrpcArgs {
     /// Exchange computed prompts with other servers at this address, unencrypted, for disaggregated prefill
     /// and decode (builds with the feature `grpc`)
     #[arg(long, value_name = "HOST:PORT", requires = "grpc")]
-    #[arg(alias = "GrpcOptions::kv_transfer")]
     kv_transfer: Option<String>,
     /// IP addresses of servers whose computed prompts are accepted, besides this machine's, comma-separated
     #[arg(long, value_name = "LIST", requires = "kv_transfer")]

@@ -9,6 +9,8 @@ use super::CliError;
 use super::Interrupted;
 #[cfg(feature = "hub")]
 use super::fetch::{self, Missing};
+#[cfg(feature = "hub")]
+use super::names;
 use crate::gguf::Header;
 #[cfg(feature = "hub")]
 use crate::hub::{Choice, HubOptions, Name, Token, is_prefixed};
@@ -37,11 +39,10 @@ pub struct AccessArgs {
     hf_file: Option<String>,
     /// Access token for gated and private repositories; set HF_TOKEN instead to hide it from `ps` (also -hft)
     #[arg(long, value_name = "TOKEN")]
-    #[arg(aliases = ["-hft", "HubOptions::token"])]
+    #[arg(alias = "-hft")]
     hf_token: Option<String>,
     /// Use only the cache; fail if the model is not in it
     #[arg(long)]
-    #[arg(alias = "HubOptions::offline")]
     offline: bool,
 }
 
@@ -202,7 +203,9 @@ impl AccessArgs {
 #[cfg(feature = "hub")]
 impl AccessArgs {
     fn get_checkpoint(&self, text: &str) -> Result<PathBuf, CliError> {
-        let neither = |err: CliError| format!("{text}: no such folder, and not a model of the hub: {err}");
+        let neither = |err: CliError| {
+            format!("{text}: no such folder, and not a model of the hub: {}", names::with_flags(&*err))
+        };
         if self.hf_file.is_some() {
             return Err("--hf-file names a GGUF file, but a checkpoint is a whole repository".into());
         }

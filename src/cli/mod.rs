@@ -153,7 +153,7 @@ fn names() -> Names {
 
 /// Rewrites llama.cpp's single-dash words to long flags.
 pub fn normalise(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
-    args::normalise(args, names::known(names))
+    args::normalise(args, &names())
 }
 
 /// Parses command lines. The flags of all subcommands are built only once.
@@ -198,9 +198,9 @@ pub fn parse(args: Vec<OsString>) -> Result<Cli, clap::Error> {
 ///
 /// A closed stdout (`| head`) is not an error.
 pub fn main(args: impl IntoIterator<Item = OsString>) -> u8 {
-    let names = names::known(names);
-    let args = args::normalise(args, names);
-    let env = Environment::read(&Cli::command(), names, args, |name| std::env::var_os(name));
+    let names = names();
+    let args = args::normalise(args, &names);
+    let env = Environment::read(&Cli::command(), &names, args, |name| std::env::var_os(name));
     env.ignored.iter().for_each(|said| eprintln!("note: {said}"));
     let is_alone = env.args.len() == 1 && io::stdout().is_terminal();
     let ended = match parse(env.args) {
@@ -225,11 +225,11 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> u8 {
     match err.downcast_ref::<io::Error>() {
         Some(err) if err.kind() == io::ErrorKind::BrokenPipe => return 0,
         Some(err) => eprintln!("error: stdout: {err}"),
-        None => names::note("error", &err),
+        None => names::note("error", &names::with_flags(&*err)),
     }
     let mut source = err.source();
     while let Some(cause) = source {
-        names::note("  because", &cause);
+        names::note("  because", &names::with_flags(cause));
         source = cause.source();
     }
     1
@@ -244,7 +244,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> u8 {
 pub fn in_process(flags: impl IntoIterator<Item = OsString>) -> Result<crate::serve::InProcess, String> {
     ctrl_c::be_guest();
     let command = ["sterna", "serve"].map(OsString::from);
-    let args = args::normalise(command.into_iter().chain(flags), names::known(names));
+    let args = normalise(command.into_iter().chain(flags));
     let said = |told: clap::Error| {
         let told = told.to_string();
         let said = told.split("\n\nUsage:").next().unwrap_or_default();
@@ -262,7 +262,7 @@ pub fn in_process(flags: impl IntoIterator<Item = OsString>) -> Result<crate::se
     let args = serve::ServeArgs::from_arg_matches(given).map_err(said)?;
     args.in_process().map_err(|err| {
         let causes = std::iter::successors(Some(&*err as &dyn std::error::Error), |err| err.source());
-        causes.map(|err| names::with_flags(&err)).collect::<Vec<_>>().join(": ")
+        causes.map(names::with_flags).collect::<Vec<_>>().join(": ")
     })
 }
 

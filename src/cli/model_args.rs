@@ -1,9 +1,14 @@
 //! Flags shared by all subcommands that load a model, and the loading itself.
 
+use std::ffi::OsStr;
 use std::io::IsTerminal;
+use std::marker::PhantomData;
 use std::path::PathBuf;
+use std::str::FromStr;
 
-use clap::Args;
+use clap::builder::TypedValueParser;
+use clap::error::ErrorKind;
+use clap::{Arg, Args, Command};
 use ggml_types::{Dialect, KvCodec, kv};
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -12,7 +17,10 @@ use super::hub_args::HubArgs;
 use super::source::Source;
 use super::units::{Threads, count, threads};
 use super::{CliError, names, trust};
-use crate::backend::{Backend, BackendError, DeviceOptions, Opened, Plan, REGISTRY};
+use crate::backend::{
+    Backend, BackendError, DeviceOptions, GpuLayers, Int8, MinBatch, Numa, Opened, OptionId, Plan, Profile,
+    Proportions, REGISTRY, Resident, SplitMode,
+};
 use crate::engine::fit::Codecs;
 use crate::engine::{self, ACT_TYPES, ActType, Engine, EngineOptions, Error, HEAD_TYPES, HeadType};
 use crate::gguf::{Access, Gguf, OpenOptions};
@@ -53,11 +61,10 @@ pub struct LoadArgs {
     /// Maximum tokens per prefill step
     #[arg(short, long, value_name = "N", default_value_t = 512, value_parser = count)]
     #[arg(visible_alias = "ubatch-size")]
-    #[arg(aliases = ["-ub", "LLAMA_ARG_BATCH", "LLAMA_ARG_UBATCH", "EngineOptions::batch"])]
+    #[arg(aliases = ["-ub", "LLAMA_ARG_BATCH", "LLAMA_ARG_UBATCH"])]
     pub batch_size: usize,
     /// Type of the output head
     #[arg(long, value_name = "TYPE", default_value = HEAD_TYPES[0], help = head_types())]
-    #[arg(alias = "EngineOptions::head_type")]
     pub head_type: HeadType,
     /// Quantisation of the inputs of linear layers
     #[arg(long, value_name = "HOW", default_value = ACT_TYPES[0], help = act_types())]
@@ -76,30 +83,30 @@ pub struct DeviceArgs {
     /// Device of the backend: its number in `sterna devices` or a part of its name; for cuda also several
     /// numbers, as in 0,2
     #[arg(long, value_name = "N|NAME")]
-    #[arg(aliases = ["-dev", "LLAMA_ARG_DEVICE", "DeviceOptions::device"])]
+    #[arg(aliases = ["-dev", "LLAMA_ARG_DEVICE"])]
     device: Option<String>,
     /// How cuda uses several GPUs: none uses one, layer divides the layers among them (also -sm) [default:
     /// none, or layer with --tensor-split]
-    #[arg(long, value_name = "MODE")]
-    #[arg(aliases = ["-sm", "LLAMA_ARG_SPLIT_MODE", "DeviceOptions::split_mode"])]
-    split_mode: Option<String>,
+    #[arg(long, value_name = "MODE", value_parser = word::<SplitMode>())]
+    #[arg(aliases = ["-sm", "LLAMA_ARG_SPLIT_MODE"])]
+    split_mode: Option<SplitMode>,
     /// Proportions of the model per GPU, as in 3,1 (also -ts) [default: by free memory]
-    #[arg(long, value_name = "LIST")]
-    #[arg(aliases = ["-ts", "LLAMA_ARG_TENSOR_SPLIT", "DeviceOptions::tensor_split"])]
-    tensor_split: Option<String>,
+    #[arg(long, value_name = "LIST", value_parser = word::<Proportions>())]
+    #[arg(aliases = ["-ts", "LLAMA_ARG_TENSOR_SPLIT"])]
+    tensor_split: Option<Proportions>,
     /// How wgpu multiplies int8 activations: auto, packed (four at a time), floats [default: auto]
-    #[arg(long, value_name = "HOW")]
-    #[arg(alias = "DeviceOptions::int8")]
-    int8: Option<String>,
+    #[arg(long, value_name = "HOW", value_parser = word::<Int8>())]
+    int8: Option<Int8>,
     /// Layers whose weights cuda keeps in VRAM: all, auto (as many as fit), or a number; the others stay in
     /// host memory, see --op-offload-min-batch (also -ngl) [default: all]
     #[arg(long, value_name = "N", alias = "n-gpu-layers", allow_negative_numbers = true)]
-    #[arg(aliases = ["-ngl", "LLAMA_ARG_N_GPU_LAYERS", "DeviceOptions::gpu_layers"])]
-    gpu_layers: Option<String>,
+    #[arg(value_parser = word::<GpuLayers>())]
+    #[arg(aliases = ["-ngl", "LLAMA_ARG_N_GPU_LAYERS"])]
+    gpu_layers: Option<GpuLayers>,
     /// Matrices that cuda keeps in host memory: PATTERN=CPU, or in VRAM: PATTERN=CUDA0; a comma-separated
     /// list, of which the first match applies (also -ot)
     #[arg(long, value_name = "LIST")]
-    #[arg(aliases = ["-ot", "LLAMA_ARG_OVERRIDE_TENSOR", "DeviceOptions::override_tensor"])]
+    #[arg(aliases = ["-ot", "LLAMA_ARG_OVERRIDE_TENSOR"])]
     override_tensor: Vec<String>,
     /// Keep the weights of all experts in host memory (also -cmoe)
     #[arg(long)]
@@ -111,24 +118,21 @@ pub struct DeviceArgs {
     n_cpu_moe: Option<u16>,
     /// Offloaded layers in VRAM at a time, 1 to 8 [default: 2]; on the CPU, blocks of 8 MiB that are read
     /// ahead, 1 to 64 [default: 4]
-    #[arg(long, value_name = "N")]
-    #[arg(alias = "DeviceOptions::stream_slots")]
-    stream_slots: Option<String>,
+    #[arg(long, value_name = "N", value_parser = count)]
+    stream_slots: Option<usize>,
     /// Smallest batch for which offloaded weights are copied to the GPU; for smaller ones the CPU computes
     /// their layers: auto (measured), a number of rows (1: always copy), or off (never copy) [default: auto]
-    #[arg(long, value_name = "N", value_parser = min_batch)]
-    #[arg(alias = "DeviceOptions::op_offload_min_batch")]
-    op_offload_min_batch: Option<String>,
+    #[arg(long, value_name = "N", value_parser = word::<MinBatch>())]
+    op_offload_min_batch: Option<MinBatch>,
     /// Layers whose weights the CPU backend keeps in memory: auto (as many as fit), all, none (nor the output
     /// head), or a number; the others are read from the file in every step [default: auto]
     #[arg(long, value_name = "N", value_parser = resident_layers)]
-    #[arg(alias = "DeviceOptions::resident_layers")]
-    resident_layers: Option<String>,
+    resident_layers: Option<Resident>,
     /// Placement of the CPU threads on a machine with NUMA nodes: distribute (evenly over the nodes), isolate
     /// (on the node of the main thread), numactl (as numactl allows)
-    #[arg(long, value_name = "HOW")]
-    #[arg(aliases = ["LLAMA_ARG_NUMA", "DeviceOptions::numa"])]
-    numa: Option<String>,
+    #[arg(long, value_name = "HOW", value_parser = word::<Numa>())]
+    #[arg(alias = "LLAMA_ARG_NUMA")]
+    numa: Option<Numa>,
 }
 
 /// Fastest backend that `auto` would choose and whose device is available.
@@ -138,20 +142,32 @@ fn fastest() -> &'static str {
     there.max_by_key(|(auto, _)| auto.rank).map_or("cpu", |(_, name)| name)
 }
 
-/// Reads the value of `--op-offload-min-batch`.
-fn min_batch(value: &str) -> Result<String, String> {
-    match ["auto", "off"].contains(&value) || value.parse::<usize>().is_ok_and(|n| n > 0) {
-        true => Ok(value.to_owned()),
-        false => Err("want auto, off or a number of rows, at least 1".into()),
+/// Parser of the value of a backend option, with errors in the form of the backend's own.
+pub(super) fn word<T>() -> Word<T> {
+    Word(PhantomData)
+}
+
+/// See [`word`].
+#[derive(Clone)]
+pub(super) struct Word<T>(PhantomData<T>);
+
+impl<T> TypedValueParser for Word<T>
+where
+    T: FromStr<Err = String> + Clone + Send + Sync + 'static,
+{
+    type Value = T;
+
+    fn parse_ref(&self, _: &Command, arg: Option<&Arg>, value: &OsStr) -> Result<T, clap::Error> {
+        let flag = arg.and_then(Arg::get_long).unwrap_or_default();
+        let wrong = |why: String| clap::Error::raw(ErrorKind::ValueValidation, format!("--{flag}: {why}\n"));
+        value.to_string_lossy().parse().map_err(wrong)
     }
 }
 
-/// Reads the value of `--resident-layers`.
-fn resident_layers(value: &str) -> Result<String, String> {
-    match ["auto", "all", "none"].contains(&value) || value.parse::<usize>().is_ok() {
-        true => Ok(value.to_owned()),
-        false => Err("want auto, all, none or a number of layers".into()),
-    }
+/// Reads the value of `--resident-layers`; `--load-mode mmap` is [`Resident::Mapped`].
+fn resident_layers(value: &str) -> Result<Resident, String> {
+    let parsed = value.parse().ok().filter(|resident| *resident != Resident::Mapped);
+    parsed.ok_or_else(|| "want auto, all, none or a number of layers".into())
 }
 
 /// llama.cpp's pattern for the names of expert matrices.
@@ -166,52 +182,51 @@ impl DeviceArgs {
         (!list.is_empty()).then(|| list.join(","))
     }
 
-    /// Options of a backend by name. Values that ask for the default are left out, so that every backend
-    /// accepts them: `--int8 auto`, and `-ngl 99`, with which llama.cpp's users ask for all layers, on
-    /// backends that always have all layers in one place.
-    pub(super) fn chosen(&self, backend: &str) -> Vec<(&'static str, String)> {
-        let entry = REGISTRY.iter().find(|entry| entry.name == backend);
-        let streams = entry.is_some_and(|entry| entry.options.iter().any(|o| o.name == "gpu_layers"));
-        let is_choice = |n: &&str| match n.parse() {
+    /// Options of a backend. Values that ask for the default are left out, so that every backend accepts
+    /// them: `--int8 auto`, and `-ngl 99`, with which llama.cpp's users ask for all layers, on backends that
+    /// always have all layers in one place.
+    pub(super) fn options(&self, backend: &str) -> Result<DeviceOptions, BackendError> {
+        let device: DeviceOptions = backend.parse()?;
+        let streams = device.has(OptionId::GpuLayers);
+        let is_choice = |layers: &GpuLayers| match layers {
             // The CPU backend always has all layers in host memory.
-            Ok(0) => streams || backend != "cpu",
-            Ok(-1 | 99..) => streams,
-            _ => streams || !["all", "auto"].contains(n),
+            GpuLayers::Count(0) => streams || backend != "cpu",
+            GpuLayers::All | GpuLayers::Auto | GpuLayers::Count(99..) => streams,
+            GpuLayers::Count(_) => true,
         };
         // The CPU backend always has all matrices in host memory.
-        let is_there = |list: &&str| backend == "cpu" && list.split(',').all(|part| part.ends_with("=CPU"));
-        let overrides = self.overrides();
-        let set = [
-            ("device", self.device.as_deref()),
-            ("split_mode", self.split_mode.as_deref()),
-            ("tensor_split", self.tensor_split.as_deref()),
-            ("int8", self.int8.as_deref().filter(|how| *how != "auto")),
-            ("gpu_layers", self.gpu_layers.as_deref().filter(is_choice)),
-            ("override_tensor", overrides.as_deref().filter(|list| !is_there(list))),
-            ("stream_slots", self.stream_slots.as_deref()),
-            ("op_offload_min_batch", self.op_offload_min_batch.as_deref()),
-            ("resident_layers", self.resident_layers.as_deref()),
+        let is_there = |list: &String| backend == "cpu" && list.split(',').all(|part| part.ends_with("=CPU"));
+        Ok(DeviceOptions {
+            device: self.device.clone(),
+            split_mode: self.split_mode,
+            tensor_split: self.tensor_split.clone(),
+            int8: self.int8.filter(|how| *how != Int8::Auto),
+            gpu_layers: self.gpu_layers.filter(is_choice),
+            override_tensor: self.overrides().filter(|list| !is_there(list)),
+            stream_slots: self.stream_slots,
+            op_offload_min_batch: self.op_offload_min_batch,
+            resident_layers: self.resident_layers,
             // Other backends have no CPU threads.
-            ("numa", self.numa.as_deref().filter(|_| backend == "cpu")),
-        ];
-        set.into_iter().filter_map(|(name, value)| Some((name, value?.to_owned()))).collect()
+            numa: self.numa.filter(|_| backend == "cpu"),
+            ..device
+        })
     }
 
     /// Options of a backend that offloads the layers that do not fit, if it can do that and the user did not
     /// set related options.
     fn streaming(&self, backend: &str) -> Option<DeviceOptions> {
-        const OPTION: &str = "gpu_layers";
-        let entry = REGISTRY.iter().find(|entry| entry.name == backend)?;
-        let can = entry.options.iter().any(|option| option.name == OPTION);
-        let mut chosen = self.chosen(backend);
-        let is_open = chosen.iter().all(|(option, _)| ![OPTION, "split_mode"].contains(option));
-        chosen.push((OPTION, "auto".to_owned()));
-        DeviceOptions::parse(backend, &chosen).ok().filter(|_| can && is_open)
+        let device = self.options(backend).ok()?;
+        let is_open = device.gpu_layers.is_none() && device.split_mode.is_none();
+        let can = is_open && device.has(OptionId::GpuLayers);
+        can.then_some(DeviceOptions { gpu_layers: Some(GpuLayers::Auto), ..device })
     }
 
     /// Value of --op-offload-min-batch, if it is a number.
     pub(super) fn min_batch(&self) -> Option<usize> {
-        self.op_offload_min_batch.as_deref().and_then(|n| n.parse().ok())
+        match self.op_offload_min_batch {
+            Some(MinBatch::Rows(n)) => Some(n),
+            _ => None,
+        }
     }
 }
 
@@ -220,7 +235,7 @@ impl DeviceArgs {
 pub struct ContextArgs {
     /// Context length; 0 is the trained one, at most 4096
     #[arg(short, long, value_name = "N", default_value_t = 0, value_parser = count)]
-    #[arg(aliases = ["LLAMA_ARG_CTX_SIZE", "EngineOptions::n_ctx"])]
+    #[arg(alias = "LLAMA_ARG_CTX_SIZE")]
     pub ctx_size: usize,
     /// Choices for flags that are not given.
     #[command(flatten)]
@@ -242,21 +257,19 @@ pub struct CacheArgs {
     pub kv_cache_type: Option<&'static dyn KvCodec>,
     /// The same for the keys only (also -ctk)
     #[arg(long, value_name = "TYPE")]
-    #[arg(aliases = ["-ctk", "LLAMA_ARG_CACHE_TYPE_K", "EngineOptions::cache_type_k"])]
+    #[arg(aliases = ["-ctk", "LLAMA_ARG_CACHE_TYPE_K"])]
     pub cache_type_k: Option<&'static dyn KvCodec>,
     /// The same for the values only (also -ctv)
     #[arg(long, value_name = "TYPE")]
-    #[arg(aliases = ["-ctv", "LLAMA_ARG_CACHE_TYPE_V", "EngineOptions::cache_type_v"])]
+    #[arg(aliases = ["-ctv", "LLAMA_ARG_CACHE_TYPE_V"])]
     pub cache_type_v: Option<&'static dyn KvCodec>,
     /// First positions that are kept as f16
     #[arg(long, value_name = "N", value_parser = count)]
     #[arg(help = window("First", KvWindow::DEFAULT_SINKS))]
-    #[arg(alias = "EngineOptions::kv_sinks")]
     pub kv_sinks: Option<usize>,
     /// Latest positions that are kept as f16
     #[arg(long, value_name = "N", value_parser = count)]
     #[arg(help = window("Latest", KvWindow::DEFAULT_NEWEST))]
-    #[arg(alias = "EngineOptions::kv_window")]
     pub kv_window: Option<usize>,
     /// Keep all positions in sliding-window layers too: uses more memory, but truncating a sequence needs no
     /// recomputation
@@ -315,11 +328,9 @@ fn window(which: &str, default: usize) -> String {
 pub struct FileArgs {
     /// Origin of the file's type ids if ambiguous: ggml, bitnet
     #[arg(long, value_name = "NAME", value_parser = dialect)]
-    #[arg(alias = "OpenOptions::dialect")]
     pub dialect: Option<Dialect>,
     /// Pre-tokenizer, if the file names none or a wrong one: llama-bpe, gpt-2, default, ...
     #[arg(long, value_name = "NAME", value_parser = pre_tokenizer)]
-    #[arg(alias = "TokenizerOptions::pre")]
     pub tokenizer_pre: Option<PreTokenizer>,
     /// Read the file instead of mapping it; on the CPU, weights then count as memory of the process
     #[arg(long)]
@@ -327,7 +338,7 @@ pub struct FileArgs {
     no_mmap: bool,
     /// Lock the mapped file in memory; RLIMIT_MEMLOCK must allow it
     #[arg(long, conflicts_with = "no_mmap")]
-    #[arg(aliases = ["LLAMA_ARG_MLOCK", "OpenOptions::access"])]
+    #[arg(alias = "LLAMA_ARG_MLOCK")]
     mlock: bool,
     /// llama-bench's flag: 0 reads the file
     #[arg(long, value_name = "0|1", hide = true, num_args = 0..=1, conflicts_with = "no_mmap")]
@@ -433,7 +444,7 @@ impl ModelArgs {
     }
 
     /// The same arguments for a draft model, whose KV cache type is the default.
-    pub fn of_draft(&self, gpu_layers: Option<String>) -> Self {
+    pub fn of_draft(&self, gpu_layers: Option<GpuLayers>) -> Self {
         let mut args = self.clone();
         args.load.device.gpu_layers = gpu_layers;
         args.load.cache = CacheArgs::default();
@@ -461,10 +472,9 @@ impl LoadArgs {
     /// of the CPU. Matrices in host memory, stream slots, NUMA and a file that is always mapped mean the
     /// fastest device of this machine, since not every backend has these options.
     pub(super) fn backend(&self) -> &str {
-        let n_layers = self.device.gpu_layers.as_deref().and_then(|n| n.parse().ok());
-        match (self.backend.as_str(), n_layers) {
-            ("auto", Some(0)) => "cpu",
-            ("auto", Some(1..99)) => "cuda",
+        match (self.backend.as_str(), self.device.gpu_layers) {
+            ("auto", Some(GpuLayers::Count(0))) => "cpu",
+            ("auto", Some(GpuLayers::Count(1..99))) => "cuda",
             ("auto", _) if self.device.resident_layers.is_some() => "cpu",
             ("auto", _)
                 if self.file.is_always_mapped()
@@ -478,34 +488,38 @@ impl LoadArgs {
         }
     }
 
-    /// Options of a backend that were given, by name.
-    pub(super) fn chosen(&self, backend: &str) -> Vec<(&'static str, String)> {
-        let mut chosen = self.device.chosen(backend);
-        if self.file.is_always_mapped() && backend == "cpu" && self.device.resident_layers.is_none() {
-            chosen.push(("resident_layers", "mapped".to_owned()));
+    /// The given options of a backend.
+    pub(super) fn options_of(&self, backend: &str) -> Result<DeviceOptions, BackendError> {
+        let mut device = self.device.options(backend)?;
+        if self.file.is_always_mapped() && backend == "cpu" {
+            device.resident_layers.get_or_insert(Resident::Mapped);
         }
-        chosen
+        Ok(device)
     }
 
-    /// The backend with the given options, and `more`.
+    /// The backend with the given options, and with the timing of stages.
     ///
     /// # Errors
-    /// If there is no such backend, or it does not have the option or the value.
-    pub fn device(&self, more: Option<(&'static str, &str)>) -> Result<DeviceOptions, CliError> {
+    /// If there is no such backend, or it does not have the option.
+    pub fn device(&self, profile: Option<Profile>) -> Result<DeviceOptions, CliError> {
         let backend = match self.backend() {
-            "auto" if more.is_some() => fastest(),
+            "auto" if profile.is_some() => fastest(),
             backend => backend,
         };
-        let mut chosen = self.chosen(backend);
-        chosen.extend(more.map(|(option, value)| (option, value.to_owned())));
-        let opened = DeviceOptions::parse(backend, &chosen);
-        opened.map_err(|err| self.way_out(&err).map_or_else(|| err.into(), Into::into))
+        let device = self.options_of(backend).and_then(|device| {
+            let device = DeviceOptions { profile, ..device };
+            device.check().map(|()| device)
+        });
+        device.map_err(|err| self.way_out(&err).map_or_else(|| err.into(), Into::into))
     }
 
     /// A backend error with a hint, if `-ngl` chose that backend.
     fn way_out(&self, err: &BackendError) -> Option<String> {
-        let n = self.device.gpu_layers.as_ref().filter(|_| self.backend() != self.backend)?;
+        let GpuLayers::Count(n) = self.device.gpu_layers.filter(|_| self.backend() != self.backend)? else {
+            return None;
+        };
         let way_out = "-ngl 0 runs on the CPU, and without -ngl the fastest device is used";
+        let err = names::with_flags(err);
         Some(format!("-ngl {n} needs an NVIDIA GPU: {err}; {way_out}"))
     }
 

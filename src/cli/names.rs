@@ -1,15 +1,24 @@
 //! Other names of flags. Each flag is defined once, by its `#[arg]` or its line in `llama_flags`. Its aliases
-//! include names that are not long flags: `-ngl`, llama.cpp's single-dash word; `LLAMA_ARG_N_GPU_LAYERS`, its
-//! environment variable; `DeviceOptions::gpu_layers`, the library option that the flag sets, which messages
-//! of the library name.
+//! include names that are not long flags: `-ngl`, llama.cpp's single-dash word, and `LLAMA_ARG_N_GPU_LAYERS`,
+//! its environment variable. They are given at one definition, and apply to every subcommand with a flag of
+//! that long name.
 //!
-//! They are given at one definition, and apply to every subcommand with a flag of that long name.
+//! Errors of the library carry the option that they are about, such as `DeviceOptions::gpu_layers`.
+//! [`with_flags`] names the flag instead.
 
 use std::collections::BTreeMap;
+use std::error::Error;
 use std::fmt::Display;
-use std::sync::OnceLock;
 
 use clap::{Arg, Command};
+
+use crate::backend::BackendError;
+use crate::engine::{self, SamplerError};
+use crate::eval::importance::ImportanceError;
+use crate::gguf::GgufError;
+use crate::quantize::QuantizeError;
+use crate::synth::SynthError;
+use crate::tokenizer::TokenizerError;
 
 /// Other names of all flags, each with the long name of its flag without dashes.
 #[derive(Debug, Default)]
@@ -36,32 +45,6 @@ impl Names {
         let all = self.0.iter().map(|(name, flag)| (name.as_str(), flag.as_str()));
         all.filter(|(name, _)| name.starts_with("LLAMA_"))
     }
-
-    /// Replaces library options in a message by flags.
-    fn put_into(&self, said: &str) -> String {
-        let mut out = String::with_capacity(said.len());
-        let mut rest = said;
-        while let Some((before, flag, after)) = self.next_option(rest) {
-            out += before;
-            out += "--";
-            out += flag;
-            rest = after;
-        }
-        out + rest
-    }
-
-    /// Splits a text at the next option that has a flag: the text before, the flag, and the text after.
-    fn next_option<'a>(&'a self, text: &'a str) -> Option<(&'a str, &'a str, &'a str)> {
-        text.match_indices("::").find_map(|(middle, _)| {
-            let start = text[..middle].rfind(|c| !is_word(c)).map_or(0, |at| at + 1);
-            let end = text[middle + 2..].find(|c| !is_word(c)).map_or(text.len(), |at| middle + 2 + at);
-            Some((&text[..start], self.flag(&text[start..end])?, &text[end..]))
-        })
-    }
-}
-
-fn is_word(c: char) -> bool {
-    c.is_alphanumeric() || c == '_'
 }
 
 fn aliases(arg: &Arg) -> impl Iterator<Item = &str> {
@@ -84,43 +67,134 @@ pub fn as_typed(arg: Arg) -> Arg {
     arg.alias(None::<&'static str>).aliases(hidden).visible_aliases(visible)
 }
 
-/// The names in this program, built once at its start.
-static KNOWN: OnceLock<Names> = OnceLock::new();
-
-/// The names in this program, initialised on first use.
-pub fn known(names: impl FnOnce() -> Names) -> &'static Names {
-    KNOWN.get_or_init(names)
+/// Formats an error, with flags in place of the library options that it names.
+pub fn with_flags(err: &(dyn Error + 'static)) -> String {
+    if let Some(err) = err.downcast_ref::<engine::Error>() {
+        match err {
+            engine::Error::Option { option, want, got } => {
+                return format!("{}: want {want}, got {got}", flag(option));
+            }
+            engine::Error::Sampler(err) => return with_flags(err),
+            engine::Error::Backend(err) => return with_flags(err),
+            _ => {}
+        }
+    }
+    if let Some(SamplerError { option, want, got }) = err.downcast_ref() {
+        return format!("{}: want {want}, got {got}", flag(option));
+    }
+    if let Some(SynthError::Spec { what, detail }) = err.downcast_ref() {
+        return format!("{}: {detail}", flag(what));
+    }
+    if let Some(ImportanceError::Engine(err)) = err.downcast_ref() {
+        return with_flags(err);
+    }
+    match err.downcast_ref::<BackendError>() {
+        Some(BackendError::Option { backend, option, detail }) => {
+            return format!("backend {backend}: {}: {detail}", flag(option.path()));
+        }
+        Some(BackendError::Avoidable { error, way_out: [before, option, after] }) => {
+            return format!("{}{before}{}{after}", with_flags(&**error), flag(option));
+        }
+        _ => {}
+    }
+    let message = err.to_string();
+    let Some(way_out @ [before, option, after]) = way_out(err) else { return message };
+    let fault = message.strip_suffix(&way_out.concat()).unwrap_or(&message);
+    format!("{fault}{before}{}{after}", flag(option))
 }
 
-/// Formats a message of the library, with flags in place of its options.
-pub fn with_flags(said: &impl Display) -> String {
-    let said = said.to_string();
-    KNOWN.get().map_or(said.clone(), |names| names.put_into(&said))
+/// The end of an error's message that names an option: text, the option's path, and text.
+fn way_out(err: &(dyn Error + 'static)) -> Option<[&'static str; 3]> {
+    fn of<E: Error + 'static>(
+        err: &(dyn Error + 'static),
+        way_out: fn(&E) -> Option<[&'static str; 3]>,
+    ) -> Option<[&'static str; 3]> {
+        err.downcast_ref().and_then(way_out)
+    }
+    let of_feature = || {
+        #[cfg(feature = "hub")]
+        if let Some(found) = of(err, crate::hub::HubError::way_out) {
+            return Some(found);
+        }
+        #[cfg(feature = "convert")]
+        if let Some(found) = of(err, crate::convert::ConvertError::way_out) {
+            return Some(found);
+        }
+        None
+    };
+    of(err, engine::Error::way_out)
+        .or_else(|| of(err, GgufError::way_out))
+        .or_else(|| of(err, TokenizerError::way_out))
+        .or_else(|| of(err, QuantizeError::way_out))
+        .or_else(of_feature)
 }
 
-/// Prints a message of the library to stderr, with flags in place of its options.
+/// Flags that are not called like the library option that they set.
+const RENAMED: &[(&str, &str)] = &[
+    ("EngineOptions::batch", "--batch-size"),
+    ("EngineOptions::drafts", "--draft-max"),
+    ("EngineOptions::n_ctx", "--ctx-size"),
+    ("EngineOptions::n_seqs", "--parallel"),
+    ("HubOptions::token", "--hf-token"),
+    ("NgramLookup::size", "--spec-ngram-size-n"),
+    ("OpenOptions::access", "--mlock"),
+    ("Preset::name", "--preset"),
+    ("QuantizeOptions::requantize", "--allow-requantize"),
+    ("Request::n", "--parallel"),
+    ("SamplerOptions::temperature", "--temp"),
+    ("SamplerOptions::typical_p", "--typical"),
+    ("Spec::head_ty", "--head-type"),
+    ("Spec::n_ctx", "--ctx"),
+    ("Spec::n_heads", "--heads"),
+    ("Spec::n_kv_heads", "--kv-heads"),
+    ("Spec::n_layers", "--layers"),
+    ("Spec::n_vocab", "--vocab"),
+    ("Spec::ty", "--type"),
+    ("TokenizerOptions::pre", "--tokenizer-pre"),
+];
+
+/// Library options that no flag sets.
+const WITHOUT: &[&str] = &["BatchOptions::chunk", "EngineOptions::checkpoints", "EngineOptions::outputs"];
+
+/// The flag that sets a library option, as it is typed; the option's path if there is none.
+fn flag(option: &str) -> String {
+    match RENAMED.iter().find(|(renamed, _)| *renamed == option) {
+        Some((_, flag)) => (*flag).to_owned(),
+        None if WITHOUT.contains(&option) => option.to_owned(),
+        None => format!("--{}", option.rsplit("::").next().unwrap_or(option).replace('_', "-")),
+    }
+}
+
+/// Prints a message to stderr.
 pub fn note(kind: &str, said: &impl Display) {
-    eprintln!("{kind}: {}", with_flags(said));
+    eprintln!("{kind}: {said}");
 }
 
 #[cfg(test)]
 mod tests {
     use std::path::{Path, PathBuf};
 
-    use super::super::{Cli, llama_flags, names};
+    use super::super::{Cli, llama_flags};
     use super::*;
+    use crate::backend::OptionId;
     use clap::CommandFactory;
 
-    /// Options of the library that no flag sets.
-    const WITHOUT: &[&str] = &["BatchOptions::chunk", "EngineOptions::checkpoints", "EngineOptions::outputs"];
-
     #[test]
-    fn options_become_flags_and_all_else_stays() {
-        let said = "EngineOptions::n_ctx: want 1 to 9, got 0; EngineOptions::n_ctx sets it";
-        assert_eq!(names().put_into(said), "--ctx-size: want 1 to 9, got 0; --ctx-size sets it");
-        for said in ["", "EngineOptions::outputs: 0", "NoEngineOptions::n_ctx", "Options::n_ctx", "é::ü"] {
-            assert_eq!(names().put_into(said), said);
-        }
+    fn errors_name_flags() {
+        let of = |option| engine::Error::Option { option, want: "1 to 9".into(), got: "0".into() };
+        assert_eq!(with_flags(&of("EngineOptions::n_ctx")), "--ctx-size: want 1 to 9, got 0");
+        assert_eq!(with_flags(&of("EngineOptions::outputs")), "EngineOptions::outputs: want 1 to 9, got 0");
+        let full = engine::Error::ContextFull { n_ctx: 8, used: 8, more: 1 };
+        let facts = "the context is full: 8 of 8 positions are used and 1 more are needed; ";
+        assert_eq!(with_flags(&full), format!("{facts}--ctx-size sets it"));
+        assert_eq!(full.to_string(), format!("{facts}EngineOptions::n_ctx sets it"));
+        let (option, detail) = (OptionId::Device, "no".into());
+        let both = BackendError::Avoidable {
+            error: Box::new(BackendError::Option { backend: "cuda", option, detail }),
+            way_out: ["; see ", OptionId::GpuLayers.path(), ""],
+        };
+        let said = with_flags(&engine::Error::Backend(both));
+        assert_eq!(said, "backend cuda: --device: no; see --gpu-layers");
     }
 
     #[test]
@@ -131,7 +205,7 @@ mod tests {
             for name in aliases(arg).filter(|name| !is_long(name)) {
                 assert_eq!(names.flag(name), arg.get_long(), "{name}");
                 let is_word = name.starts_with('-') && !name.starts_with("--");
-                assert!(is_word || name.starts_with("LLAMA_") || name.contains("::"), "{name}");
+                assert!(is_word || name.starts_with("LLAMA_"), "{name}");
             }
         }
     }
@@ -162,38 +236,52 @@ mod tests {
         files.into_iter().map(code).collect()
     }
 
-    #[test]
-    #[cfg(all(feature = "serve", feature = "hub", feature = "convert"))]
-    fn every_option_that_the_library_names_has_a_row() {
-        let names = names();
-        let mut n_named = 0;
+    /// The options that messages of the library name, with the file.
+    fn options() -> Vec<(PathBuf, String)> {
+        let mut options = Vec::new();
         for (file, code) in library() {
-            // A path of a field does not compile as code, so these are parts of messages.
+            // In code, the path of a field would not compile: these are words of messages.
             for (middle, _) in code.match_indices("Options::").map(|(at, word)| (at + word.len(), word)) {
                 let start = code[..middle - 2].rfind(|c| !is_word(c)).map_or(0, |at| at + 1);
                 let end = code[middle..].find(|c| !is_word(c)).map_or(code.len(), |at| middle + at);
                 let is_field = code[middle..].starts_with(|c: char| c.is_lowercase());
                 if is_field && !code[end..].starts_with('(') {
-                    n_named += 1;
-                    let path = &code[start..end];
-                    let is_known = WITHOUT.contains(&path) || names.flag(path).is_some();
-                    assert!(is_known, "{}: {path}", file.display());
+                    options.push((file.clone(), code[start..end].to_owned()));
                 }
             }
         }
-        assert!(n_named > 10, "messages name options in another way: {n_named}");
+        let of_backends = [OptionId::Device, OptionId::GpuLayers, OptionId::MinBatch, OptionId::Card];
+        options.extend(of_backends.map(|option| (PathBuf::from("src/backend"), option.path().to_owned())));
+        options.extend(RENAMED.iter().map(|(option, _)| (PathBuf::from(file!()), (*option).to_owned())));
+        options
+    }
+
+    #[test]
+    #[cfg(all(feature = "serve", feature = "hub", feature = "convert"))]
+    fn every_option_that_the_library_names_has_a_flag() {
+        let command = Cli::command();
+        let args = command.get_subcommands().flat_map(Command::get_arguments);
+        let flags: Vec<String> = args.filter_map(Arg::get_long).map(|flag| format!("--{flag}")).collect();
+        let options = options();
+        assert!(options.len() > 30, "messages name options in another way: {}", options.len());
+        for (file, option) in options {
+            let is_known = WITHOUT.contains(&&*option) || flags.contains(&flag(&option));
+            assert!(is_known, "{}: {option}", file.display());
+        }
     }
 
     #[test]
     fn the_library_names_no_flag() {
-        let names = names();
-        let options = names.0.iter().filter(|(name, _)| name.contains("::"));
-        let flags: Vec<String> = options.map(|(_, flag)| format!("--{flag}")).collect();
+        let flags: Vec<String> = options().iter().map(|(_, option)| flag(option)).collect();
         for (file, code) in library() {
-            for flag in &flags {
+            for flag in flags.iter().filter(|flag| flag.starts_with("--")) {
                 assert!(!code.contains(flag.as_str()), "{} names {flag}", file.display());
             }
         }
+    }
+
+    fn is_word(c: char) -> bool {
+        c.is_alphanumeric() || c == '_'
     }
 
     fn rust_files(folder: &Path, found: &mut Vec<PathBuf>) {

@@ -10,7 +10,7 @@ pub struct PoolingArgs {
     /// How token vectors are pooled into one: none (a vector per token), mean, cls (the first one), last, or
     /// rank (a score) [default: as in the file; else mean for encoders and last for other models]
     #[arg(long, value_name = "HOW", value_parser = pooling)]
-    #[arg(aliases = ["LLAMA_ARG_POOLING", "EngineOptions::pooling"])]
+    #[arg(alias = "LLAMA_ARG_POOLING")]
     pub pooling: Option<Pooling>,
     /// Norm by which vectors are scaled: -1 none, 0 largest magnitude (to 32760), 1 sum of magnitudes, 2
     /// Euclidean, otherwise the p-norm

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use super::CliError;
+use super::names::with_flags;
 use super::out_file::Partial;
 use crate::engine::{Engine, Session};
 
@@ -43,8 +44,9 @@ impl PromptCacheArgs {
         let restored = engine.restore(&mut BufReader::with_capacity(1 << 20, file));
         let mut session = restored.map_err(|err| {
             format!(
-                "{}: {err}; remove the file or use another name to compute the prompt from the start",
-                path.display()
+                "{}: {}; remove the file or use another name to compute the prompt from the start",
+                path.display(),
+                with_flags(&err)
             )
         })?;
         let same = session.tokens().iter().zip(prompt).take_while(|(a, b)| a == b).count();

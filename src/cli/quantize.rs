@@ -11,6 +11,7 @@ use ggml_types::{Dialect, QuantType};
 use super::CliError;
 use super::hub_args::AccessArgs;
 use super::model_args::dialect;
+use super::names::with_flags;
 use super::out_file::OutFile;
 use super::units::{Threads, threads};
 use crate::backend::physical_cores;
@@ -78,11 +79,9 @@ pub struct QuantizeArgs {
     tensor_type: Vec<Override>,
     /// Use one type for all matrices, including the embedding and the output head
     #[arg(long)]
-    #[arg(alias = "QuantizeOptions::pure")]
     pure: bool,
     /// Importance matrix: a file of sterna imatrix or llama-imatrix (GGUF or .dat)
     #[arg(long, value_name = "FILE")]
-    #[arg(alias = "QuantizeOptions::imatrix")]
     imatrix: Option<PathBuf>,
     /// Show the type of every tensor without writing a file
     #[arg(long)]
@@ -92,7 +91,6 @@ pub struct QuantizeArgs {
     absmean: bool,
     /// Also quantize tensors that are already quantized, which loses precision twice
     #[arg(long)]
-    #[arg(alias = "QuantizeOptions::requantize")]
     allow_requantize: bool,
     /// Threads [default: physical cores]
     #[arg(short, long, value_name = "N", value_parser = threads)]
@@ -129,7 +127,7 @@ impl QuantizeArgs {
         self.input = AccessArgs::default().local(&self.input)?;
         let gguf =
             Gguf::open_with(&self.input, OpenOptions { dialect: self.dialect, ..OpenOptions::default() })?;
-        let of_input = |err: QuantizeError| format!("{}: {err}", self.input.display());
+        let of_input = |err: QuantizeError| format!("{}: {}", self.input.display(), with_flags(&err));
         let quantizer = Quantizer::new(&gguf, self.options()?).map_err(of_input)?;
         let (in_bytes, bytes) = (gguf.file_bytes().sum(), quantizer.file_bytes());
         let Some(out_path) = self.out.as_deref().filter(|_| !self.dry_run) else {

@@ -63,7 +63,7 @@ pub struct RunArgs {
     /// number, and their seeds count up from --seed (also -np)
     #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "prompt_cache")]
     #[arg(value_parser = clap::value_parser!(u16).range(1..))]
-    #[arg(aliases = ["-np", "LLAMA_ARG_N_PARALLEL", "EngineOptions::n_seqs", "Request::n"])]
+    #[arg(aliases = ["-np", "LLAMA_ARG_N_PARALLEL"])]
     parallel: u16,
     /// Stop before this text, which may be a control token; it is not printed (repeatable)
     #[arg(short = 'r', long, value_name = "TEXT", visible_alias = "reverse-prompt")]

@@ -11,7 +11,7 @@ use crate::engine::{Engine, SamplerOptions, recommended};
 pub struct SamplingArgs {
     /// Temperature; 0 always picks the most likely token [default: 0.8]
     #[arg(long, value_name = "T", allow_negative_numbers = true, visible_alias = "temperature")]
-    #[arg(aliases = ["LLAMA_ARG_TEMPERATURE", "SamplerOptions::temperature"])]
+    #[arg(alias = "LLAMA_ARG_TEMPERATURE")]
     pub temp: Option<f32>,
     /// Keep the K most likely tokens; 0 keeps all [default: 40]
     #[arg(long, value_name = "K", allow_negative_numbers = true)]
@@ -19,27 +19,26 @@ pub struct SamplingArgs {
     pub top_k: Option<i64>,
     /// Keep the most likely tokens up to this probability; 1 keeps all [default: 0.95]
     #[arg(long, value_name = "P")]
-    #[arg(aliases = ["LLAMA_ARG_TOP_P", "SamplerOptions::top_p"])]
+    #[arg(alias = "LLAMA_ARG_TOP_P")]
     pub top_p: Option<f32>,
     /// Keep tokens of at least P times the largest probability; 0 keeps all [default: 0.05]
     #[arg(long, value_name = "P")]
-    #[arg(aliases = ["LLAMA_ARG_MIN_P", "SamplerOptions::min_p"])]
+    #[arg(alias = "LLAMA_ARG_MIN_P")]
     pub min_p: Option<f32>,
     /// Locally typical sampling up to this probability; 1 keeps all
     #[arg(long, value_name = "P", default_value_t = 1.0, alias = "typical-p")]
-    #[arg(alias = "SamplerOptions::typical_p")]
     pub typical: f32,
     /// Divide the logits of recent tokens by X; 1 disables it [default: 1]
     #[arg(long, value_name = "X")]
-    #[arg(aliases = ["LLAMA_ARG_REPEAT_PENALTY", "SamplerOptions::repeat_penalty"])]
+    #[arg(alias = "LLAMA_ARG_REPEAT_PENALTY")]
     pub repeat_penalty: Option<f32>,
     /// Subtract X from the logit of every recent token
     #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
-    #[arg(aliases = ["LLAMA_ARG_PRESENCE_PENALTY", "SamplerOptions::presence_penalty"])]
+    #[arg(alias = "LLAMA_ARG_PRESENCE_PENALTY")]
     pub presence_penalty: f32,
     /// Subtract X from the logit of a recent token for each time it occurred
     #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
-    #[arg(aliases = ["LLAMA_ARG_FREQUENCY_PENALTY", "SamplerOptions::frequency_penalty"])]
+    #[arg(alias = "LLAMA_ARG_FREQUENCY_PENALTY")]
     pub frequency_penalty: f32,
     /// Number of recent tokens; 0 is none, -1 the whole context [default: 64]
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
@@ -50,7 +49,6 @@ pub struct SamplingArgs {
     pub seed: Option<i64>,
     /// Add to the logit of a token, as in 15043+1.5, 15043-1 or 15043-inf (repeatable)
     #[arg(short, long, value_name = "TOKEN(+/-)BIAS", value_parser = logit_bias, allow_hyphen_values = true)]
-    #[arg(alias = "SamplerOptions::logit_bias")]
     pub logit_bias: Vec<(u32, f32)>,
 }
 

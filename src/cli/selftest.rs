@@ -7,7 +7,7 @@ use ggml_types::{KvCodec, kv};
 
 use super::CliError;
 use super::model_args::DeviceArgs;
-use crate::backend::{self, Backend, BackendError, DeviceOptions};
+use crate::backend::{self, Backend, BackendError};
 use crate::selftest::{self, Line, Subject};
 
 /// Tests a backend against the CPU on models of random weights, stage by stage.
@@ -59,7 +59,7 @@ impl SelftestArgs {
     /// If the backend does not start, or differs from the CPU.
     pub fn run(self) -> Result<(), CliError> {
         let mut out = io::stdout().lock();
-        let device = DeviceOptions::parse(&self.backend, &self.device.chosen(&self.backend))?;
+        let device = self.device.options(&self.backend)?;
         let open = || device.open(backend::physical_cores());
         if let Some(codec) = self.quick {
             let Subject { k, v, .. } = Subject::of_codec("f16", codec);

@@ -62,7 +62,6 @@ pub struct ServeArgs {
     /// Positions of the KV cache shared by all sequences [default: parallel x context, or fewer for a model
     /// that only embeds]
     #[arg(long, value_name = "N")]
-    #[arg(alias = "EngineOptions::kv_positions")]
     kv_positions: Option<usize>,
     /// Name of the model [default: the one in its file]
     #[arg(short, long, value_name = "NAME")]

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use clap::Args;
 
 use super::CliError;
-use super::model_args::ModelArgs;
+use super::model_args::{ModelArgs, word};
 use super::source::Source;
 use super::units::count;
+use crate::backend::GpuLayers;
 use crate::engine::{DraftModel, Engine, EngineOptions, NgramLookup, Speculation};
 
 /// Speculative decoding options.
@@ -28,7 +29,7 @@ pub struct SpeculationArgs {
     /// model, 48 with n-grams]
     #[arg(long, value_name = "N", value_parser = count, visible_alias = "spec-draft-n-max")]
     #[arg(aliases = ["draft", "draft-n", "spec-ngram-simple-size-m", "spec-ngram-size-m"])]
-    #[arg(aliases = ["LLAMA_ARG_SPEC_DRAFT_N_MAX", "LLAMA_ARG_DRAFT_MAX", "EngineOptions::drafts"])]
+    #[arg(aliases = ["LLAMA_ARG_SPEC_DRAFT_N_MAX", "LLAMA_ARG_DRAFT_MAX"])]
     draft_max: Option<usize>,
     /// Minimum tokens of a draft model's draft; shorter ones are discarded
     #[arg(long, value_name = "N", default_value_t = 0, visible_alias = "spec-draft-n-min")]
@@ -41,11 +42,12 @@ pub struct SpeculationArgs {
     /// Layers of the draft model whose weights cuda keeps in VRAM, as --gpu-layers (also -ngld)
     /// [default: all]
     #[arg(long, value_name = "N", aliases = ["spec-draft-ngl", "n-gpu-layers-draft"])]
+    #[arg(value_parser = word::<GpuLayers>())]
     #[arg(aliases = ["-ngld", "LLAMA_ARG_N_GPU_LAYERS_DRAFT"])]
-    gpu_layers_draft: Option<String>,
+    gpu_layers_draft: Option<GpuLayers>,
     /// Number of tokens that ngram-simple looks up
     #[arg(long, value_name = "N", default_value_t = NgramLookup::default().size, value_parser = count)]
-    #[arg(visible_alias = "spec-ngram-simple-size-n", alias = "NgramLookup::size")]
+    #[arg(visible_alias = "spec-ngram-simple-size-n")]
     spec_ngram_size_n: usize,
 }
 
@@ -104,7 +106,7 @@ impl SpeculationArgs {
     pub fn load(&self, model: &ModelArgs, options: &EngineOptions) -> Result<Drafting, CliError> {
         let draft = match (&self.model_draft, self.spec_type()) {
             (Some(path), SpecType::DraftSimple) => {
-                let (model, n_ctx) = (model.of_draft(self.gpu_layers_draft.clone()), options.n_ctx);
+                let (model, n_ctx) = (model.of_draft(self.gpu_layers_draft), options.n_ctx);
                 let options = EngineOptions { n_seqs: options.n_seqs, ..model.options(n_ctx)? };
                 Some(model.load(&Source::File(path.clone()), &options)?)
             }

@@ -23,50 +23,39 @@ Examples:
 pub struct SynthArgs {
     /// Shape to start from
     #[arg(long, value_name = "NAME", default_value = "tiny", help = presets())]
-    #[arg(alias = "Preset::name")]
     preset: String,
     /// Blocks
     #[arg(long, value_name = "N")]
-    #[arg(alias = "Spec::n_layers")]
     layers: Option<usize>,
     /// Width of the residual stream
     #[arg(long, value_name = "N")]
-    #[arg(alias = "Spec::dim")]
     dim: Option<usize>,
     /// Width of the feed-forward hidden layer
     #[arg(long, value_name = "N")]
-    #[arg(alias = "Spec::ffn_dim")]
     ffn_dim: Option<usize>,
     /// Query heads
     #[arg(long, value_name = "N")]
-    #[arg(alias = "Spec::n_heads")]
     heads: Option<usize>,
     /// Key and value heads
     #[arg(long, value_name = "N")]
-    #[arg(alias = "Spec::n_kv_heads")]
     kv_heads: Option<usize>,
     /// Length of a head [default: the preset's, or --dim / --heads]
     #[arg(long, value_name = "N")]
-    #[arg(alias = "Spec::head_dim")]
     head_dim: Option<usize>,
     /// Vocabulary size
     #[arg(long, value_name = "N")]
-    #[arg(alias = "Spec::n_vocab")]
     vocab: Option<usize>,
     /// Trained context length
     #[arg(long, value_name = "N")]
-    #[arg(alias = "Spec::n_ctx")]
     ctx: Option<usize>,
     /// Tie the output head to the embedding
     #[arg(long, value_name = "BOOL")]
     tied: Option<bool>,
     /// Type of the matrices in the blocks [default: the preset's]
     #[arg(long = "type", value_name = "TYPE")]
-    #[arg(alias = "Spec::ty")]
     ty: Option<String>,
     /// Type of the embedding and the output head [default: the preset's]
     #[arg(long, value_name = "TYPE")]
-    #[arg(alias = "Spec::head_ty")]
     head_type: Option<String>,
     /// Seed of the random weights
     #[arg(long, value_name = "N", default_value_t = 1)]

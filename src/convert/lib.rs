@@ -67,7 +67,18 @@ pub enum ConvertError {
     /// An error of the quantiser.
     #[error(transparent)]
     Quantize(#[from] QuantizeError),
+    /// An error that an option avoids.
+    #[error("{error}{}", way_out.concat())]
+    Avoidable {
+        /// The error.
+        error: Box<ConvertError>,
+        /// The text before the option, the option by its path, and the text after it.
+        way_out: [&'static str; 3],
+    },
 }
+
+/// The option for the pre-tokenizer, in ways out.
+const TOKENIZER_PRE: &str = "ConvertOptions::tokenizer_pre";
 
 impl ConvertError {
     fn file(path: &Path, detail: impl Display) -> Self {
@@ -76,6 +87,20 @@ impl ConvertError {
 
     fn tensor(name: &str, detail: impl Display) -> Self {
         Self::Tensor { name: name.to_owned(), detail: detail.to_string() }
+    }
+
+    fn avoided_by(self, way_out: [&'static str; 3]) -> Self {
+        Self::Avoidable { error: Box::new(self), way_out }
+    }
+
+    /// The end of the message that names an option which avoids the error: the text before the option, the
+    /// option by its path, and the text after it.
+    pub fn way_out(&self) -> Option<[&'static str; 3]> {
+        match self {
+            Self::Quantize(err) => err.way_out(),
+            Self::Avoidable { way_out, .. } => Some(*way_out),
+            _ => None,
+        }
     }
 }
 
@@ -417,11 +442,11 @@ fn exactly(name: &str, ty: &'static dyn QuantType) -> Override {
 /// Checks that a ternary type can store these matrices without loss.
 fn fits(ty: &'static dyn QuantType, matrices: &[Matrix]) -> Result<(), ConvertError> {
     if matrices.is_empty() {
-        return Err(ConvertError::Unsupported(format!(
-            "{} is for ternary weights, and these are not ternary: use another type; if they are the master \
-             weights of a ternary model, use ConvertOptions::ternary absmean to round them",
-            ty.name()
-        )));
+        let name = ty.name();
+        let detail = format!("{name} is for ternary weights, and these are not ternary: use another type");
+        let if_masters = "; if they are the master weights of a ternary model, use ";
+        let way_out = [if_masters, "ConvertOptions::ternary", " absmean to round them"];
+        return Err(ConvertError::Unsupported(detail).avoided_by(way_out));
     }
     let finest = match ty.ternary() {
         // The encoder uses the tensor's scale in types with one scale per row.
@@ -466,31 +491,22 @@ fn reading(
     let scale = match (options.scale, &quantization) {
         (Some(meaning), _) => Ok(meaning),
         (None, Some(_)) if online == Some(true) => {
-            Err("is packed, but quantization_mode says online, which is for real weights; \
-                 ConvertOptions::scale sets the meaning of weight_scale: multiply or divide"
-                .to_owned())
+            Err("is packed, but quantization_mode says online, which is for real weights".to_owned())
         }
         (None, Some(found)) if found.linear_class == "autobitlinear" => Ok(ScaleMeaning::Multiply),
         (None, Some(found)) if found.linear_class == "bitlinear" => Ok(ScaleMeaning::Divide),
         (None, Some(found)) => Err(format!(
-            "is packed, and its scale depends on linear_class, which is {}, want autobitlinear or bitlinear; \
-             ConvertOptions::scale sets the meaning of weight_scale: multiply or divide",
+            "is packed, and its scale depends on linear_class, which is {}, want autobitlinear or bitlinear",
             found.linear_class.escape_debug()
         )),
-        (None, None) => {
-            Err("is packed, but config.json has no quantization_config; ConvertOptions::scale sets the \
-                 meaning of weight_scale: multiply or divide"
-                .to_owned())
-        }
+        (None, None) => Err("is packed, but config.json has no quantization_config".to_owned()),
     };
     let masters = match () {
         () if options.ternary.is_some() || arch.masters || has_input_norms || online == Some(true) => {
             Ok(true)
         }
         () if is_bitnet || quantization.is_some() => {
-            Err("is neither packed nor declared a master weight (quantization_mode online); \
-                 ConvertOptions::ternary absmean rounds such weights by BitNet's rule"
-                .to_owned())
+            Err("is neither packed nor declared a master weight (quantization_mode online)".to_owned())
         }
         () => Ok(false),
     };

@@ -113,11 +113,8 @@ impl<'a> NamedTensors<'a> {
         for name in checkpoint.names() {
             if NOT_TEXT.iter().any(|prefix| name.starts_with(prefix)) {
                 if !options.text_only {
-                    return Err(ConvertError::Unsupported(format!(
-                        "tensor {} is not part of a text model: ConvertOptions::text_only leaves such \
-                         tensors out",
-                        name.escape_debug()
-                    )));
+                    let detail = format!("tensor {} is not part of a text model", name.escape_debug());
+                    return Err(ConvertError::Unsupported(detail).avoided_by(TEXT_ONLY));
                 }
                 n_other += 1;
                 continue;
@@ -177,6 +174,12 @@ impl<'a> NamedTensors<'a> {
         self.by_name.values().next().map(|name| (*name, self.by_name.len()))
     }
 }
+
+/// Ways out of errors, each with an option.
+const TEXT_ONLY: [&str; 3] = [": ", "ConvertOptions::text_only", " leaves such tensors out"];
+const TERNARY: [&str; 3] = ["; ", "ConvertOptions::ternary", " absmean rounds such weights by BitNet's rule"];
+const SCALE: [&str; 3] =
+    ["; ", "ConvertOptions::scale", " sets the meaning of weight_scale: multiply or divide"];
 
 /// Properties that decide how linear weights are read.
 #[derive(Clone, Debug)]
@@ -378,13 +381,14 @@ impl Planner<'_, '_> {
                 return Ok(Values::Real);
             }
             let masters = self.reading.masters.clone();
-            let masters = masters.map_err(|detail| ConvertError::tensor(name, detail))?;
+            let masters = masters.map_err(|detail| ConvertError::tensor(name, detail).avoided_by(TERNARY))?;
             return Ok(if masters { Values::Masters } else { Values::Real });
         }
         if parts.len() > 1 {
             return Err(ConvertError::tensor(name, "want real-valued experts, found packed codes"));
         }
-        let meaning = self.reading.scale.clone().map_err(|detail| ConvertError::tensor(name, detail))?;
+        let meaning = self.reading.scale.clone();
+        let meaning = meaning.map_err(|detail| ConvertError::tensor(name, detail).avoided_by(SCALE))?;
         let short = self.short(name);
         let scale = short.strip_suffix(".weight").map(|stem| format!("{stem}.weight_scale"));
         let found = scale.as_ref().and_then(|scale| self.named.take(scale));

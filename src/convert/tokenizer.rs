@@ -7,7 +7,7 @@ use serde_json::Value as Json;
 
 use super::config::Config;
 use super::sentencepiece::Model;
-use super::{ConvertError, metaspace, pre, read_json, two_files, wordpiece};
+use super::{ConvertError, TOKENIZER_PRE, metaspace, pre, read_json, two_files, wordpiece};
 use sterna_gguf::{Array, Metadata};
 use sterna_tokenizer::PreTokenizer;
 
@@ -122,11 +122,8 @@ pub fn write(
     if let Some(pre) = request.pre.filter(|_| of_sentencepiece || of_words) {
         let path = if model.is_file() { &model } else { &json };
         let kind = if of_words { "WordPiece" } else { "SentencePiece" };
-        let detail = format!(
-            "is a {kind} vocabulary, which needs no pre-tokenizer such as `{pre}`: leave \
-             ConvertOptions::tokenizer_pre out"
-        );
-        return Err(ConvertError::file(path, detail));
+        let detail = format!("is a {kind} vocabulary, which needs no pre-tokenizer such as `{pre}`");
+        return Err(ConvertError::file(path, detail).avoided_by([": leave ", TOKENIZER_PRE, " out"]));
     }
     let vocabulary = if of_words {
         word_pieces(request, if json.is_file() { &json } else { &lines }, &tokenizer, &settings, metadata)?
@@ -207,9 +204,8 @@ fn byte_level(
     let wrong = |detail: String| ConvertError::file(path, detail);
     let pre = match request.pre {
         Some(pre) => pre,
-        None => pre::pre_tokenizer(tokenizer).map_err(|detail| {
-            wrong(format!("{detail}; set another one with ConvertOptions::tokenizer_pre"))
-        })?,
+        None => pre::pre_tokenizer(tokenizer)
+            .map_err(|detail| wrong(detail).avoided_by(["; set another one with ", TOKENIZER_PRE, ""]))?,
     };
     let mut out = listed(request, path, tokenizer, "BPE")?;
     for (id, text, special) in added_tokens(&Json::Null, tokenizer) {

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::{Value as Json, json};
 
-use super::{ConvertError, read_json};
+use super::{ConvertError, TOKENIZER_PRE, read_json};
 
 /// Default of every special token in such tokenizers.
 const END_OF_TEXT: &str = "<|endoftext|>";
@@ -18,9 +18,8 @@ const END_OF_TEXT: &str = "<|endoftext|>";
 pub fn tokenizer(folder: &Path, settings: &Json, is_known: bool) -> Result<Json, ConvertError> {
     let vocab = &folder.join("vocab.json");
     if !is_known {
-        let detail = "comes without tokenizer.json, so the pre-tokenizer is unknown: set it with \
-                      ConvertOptions::tokenizer_pre";
-        return Err(ConvertError::file(vocab, detail));
+        let detail = "comes without tokenizer.json, so the pre-tokenizer is unknown";
+        return Err(ConvertError::file(vocab, detail).avoided_by([": set it with ", TOKENIZER_PRE, ""]));
     }
     let ids = read_json(vocab)?;
     let path = folder.join("merges.txt");

@@ -86,7 +86,7 @@ pub enum ConstraintError {
     Failed(String),
     /// None of the allowed tokens can be sampled.
     #[error(
-        "the sampler can pick none of the tokens that the grammar allows: SamplerOptions::logit_bias or \
+        "the sampler can pick none of the tokens that the grammar allows: a bias or \
          ignoring the end of the text excludes all of them, or their logits are minus infinity"
     )]
     NoToken,

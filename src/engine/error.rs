@@ -64,13 +64,13 @@ pub enum Error {
     },
     /// The model does not fit this machine.
     #[error(
-        "the model needs {} ({} weights, {} KV cache of {n_ctx} positions, {} buffers), {} free; \
-         a smaller EngineOptions::n_ctx takes less",
+        "the model needs {} ({} weights, {} KV cache of {n_ctx} positions, {} buffers), {} free{}",
         binary_units(weights_bytes + kv_bytes + bufs_bytes),
         binary_units(*weights_bytes),
         binary_units(*kv_bytes),
         binary_units(*bufs_bytes),
-        binary_units(*free_bytes)
+        binary_units(*free_bytes),
+        SHORTER.concat()
     )]
     DoesNotFit {
         /// All weights.
@@ -86,8 +86,8 @@ pub enum Error {
     },
     /// More tokens than the context of a session has positions.
     #[error(
-        "the context is full: {used} of {n_ctx} positions are used and {more} more are needed; \
-         EngineOptions::n_ctx sets it"
+        "the context is full: {used} of {n_ctx} positions are used and {more} more are needed{}",
+        SET_CONTEXT.concat()
     )]
     ContextFull {
         /// Positions of the session.
@@ -147,6 +147,26 @@ pub enum Error {
     /// The prompt has no tokens.
     #[error("the prompt has no tokens")]
     EmptyPrompt,
+}
+
+/// The end of [`Error::DoesNotFit`].
+const SHORTER: [&str; 3] = ["; a smaller ", "EngineOptions::n_ctx", " takes less"];
+
+/// The end of [`Error::ContextFull`].
+const SET_CONTEXT: [&str; 3] = ["; ", "EngineOptions::n_ctx", " sets it"];
+
+impl Error {
+    /// The end of the message that names an option which avoids the error: the text before the option, the
+    /// option by its path, and the text after it.
+    pub fn way_out(&self) -> Option<[&'static str; 3]> {
+        match self {
+            Self::Gguf(err) => err.way_out(),
+            Self::Tokenizer(err) => err.way_out(),
+            Self::DoesNotFit { .. } => Some(SHORTER),
+            Self::ContextFull { .. } => Some(SET_CONTEXT),
+            _ => None,
+        }
+    }
 }
 
 impl From<Fault> for Error {

@@ -41,7 +41,7 @@ pub struct Progress {
 #[derive(Clone, Debug)]
 pub struct EngineOptions {
     /// Backend and its options: one of [`backend::REGISTRY`] as in `"cpu".parse()?`, or the fastest. Set
-    /// options ([`Entry::options`](sterna_backend::Entry::options)) with [`DeviceOptions::parse`].
+    /// options, such as [`DeviceOptions::gpu_layers`].
     pub device: DeviceOptions,
     /// Threads of the CPU backend; `None` is one per physical core.
     pub threads: Option<usize>,
@@ -619,8 +619,8 @@ fn other_codec(p: &Program, options: &EngineOptions) -> Option<String> {
     let (asked, have) = (options.cache_type_v.name(), p.kvs.first()?.v.name());
     (asked != have).then(|| {
         format!(
-            "EngineOptions::cache_type_v: {asked} is for keys only; values are stored as {have}, which is \
-             more accurate for them"
+            "KV cache type {asked} is for keys only; values are stored as {have}, which is more accurate \
+             for them"
         )
     })
 }

@@ -27,6 +27,18 @@ pub enum GgufError {
         /// The system's error.
         error: io::Error,
     },
+    /// The system does not lock the pages of the file's map.
+    #[error(
+        "cannot lock the map: {error}: the model needs {bytes} bytes of locked memory, and RLIMIT_MEMLOCK \
+         (ulimit -l) limits how much this process may lock{}",
+        DO_NOT_LOCK.concat()
+    )]
+    Lock {
+        /// The system's error.
+        error: io::Error,
+        /// Bytes of the file.
+        bytes: usize,
+    },
     /// Not a file that can contain a model at all: a directory, a pipe, an empty file.
     #[error("want a GGUF file, found {found}")]
     NotAFile {
@@ -133,9 +145,7 @@ pub enum GgufError {
     },
     /// The type ids have different meanings in llama.cpp and in microsoft/BitNet, and the dialect cannot be
     /// determined.
-    #[error(
-        "cannot tell which type ids the file uses: {detail}; choose with OpenOptions::dialect: ggml or bitnet"
-    )]
+    #[error("cannot tell which type ids the file uses: {detail}{}", CHOOSE_DIALECT.concat())]
     Dialect {
         /// Properties that were examined.
         detail: String,
@@ -172,7 +182,24 @@ pub enum GgufError {
     },
 }
 
+/// The end of [`GgufError::Dialect`].
+const CHOOSE_DIALECT: [&str; 3] = ["; choose with ", "OpenOptions::dialect", ": ggml or bitnet"];
+
+/// The end of [`GgufError::Lock`].
+const DO_NOT_LOCK: [&str; 3] =
+    ["; raise the limit, or leave out ", "OpenOptions::access", ", which requests it"];
+
 impl GgufError {
+    /// The end of the message that names an option which avoids the error: the text before the option, the
+    /// option by its path, and the text after it.
+    pub fn way_out(&self) -> Option<[&'static str; 3]> {
+        match self {
+            Self::Dialect { .. } => Some(CHOOSE_DIALECT),
+            Self::Lock { .. } => Some(DO_NOT_LOCK),
+            _ => None,
+        }
+    }
+
     /// True if this is [`Incomplete`](Self::Incomplete): the file's descriptions can still be read.
     pub fn is_incomplete(&self) -> bool {
         match self {

@@ -51,18 +51,10 @@ pub(super) fn anonymous(len: usize) -> io::Result<MmapMut> {
 /// Maps a whole file, and locks its pages in memory while it is mapped.
 ///
 /// # Errors
-/// As [`map`], and [`GgufError::Io`] if the system does not allow this process to lock that much.
+/// As [`map`], and [`GgufError::Lock`] if the system does not allow this process to lock that much.
 pub(super) fn map_locked(path: &Path) -> Result<Bytes, GgufError> {
     let (map, _) = mapped(path)?;
-    lock(&map).map_err(|error| {
-        let text = format!(
-            "{error}: the model needs {} bytes of locked memory, and RLIMIT_MEMLOCK (ulimit -l) limits how \
-             much this process may lock; raise the limit, or leave out OpenOptions::access, which requests \
-             it",
-            map.len()
-        );
-        GgufError::Io { call: "lock the map", error: io::Error::new(error.kind(), text) }
-    })?;
+    lock(&map).map_err(|error| GgufError::Lock { error, bytes: map.len() })?;
     Ok(Bytes::from_owner(map))
 }
 

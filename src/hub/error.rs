@@ -36,9 +36,8 @@ pub enum HubError {
     },
     /// The owner requires that readers accept terms first.
     #[error(
-        "{repo} is gated: accept its terms on {page}, and pass a token of that account with HF_TOKEN or \
-         HubOptions::token{}",
-        if *.has_token { " (the token that was sent has no access)" } else { "" }
+        "{repo} is gated: accept its terms on {page}, and pass a token of that account{}",
+        TOKEN_OF_ACCOUNT[usize::from(*.has_token)].concat()
     )]
     Gated {
         /// `USER/NAME`.
@@ -113,8 +112,9 @@ pub enum HubError {
     },
     /// Not in the cache, and offline.
     #[error(
-        "{name} is not in the cache {}, and HubOptions::offline (HF_HUB_OFFLINE) forbids downloading it",
-        cache.display()
+        "{name} is not in the cache {}{}",
+        cache.display(),
+        OFFLINE.concat()
     )]
     Offline {
         /// The requested name.
@@ -206,6 +206,17 @@ impl HubError {
         move |cause| Self::Cache { path: path.to_owned(), cause }
     }
 
+    /// The end of the message that names an option which avoids the error: the text before the option, the
+    /// option by its path, and the text after it.
+    pub fn way_out(&self) -> Option<[&'static str; 3]> {
+        match self {
+            Self::NoRepo { has_token: false, .. } => Some(TOKEN_IF_PRIVATE),
+            Self::Gated { has_token, .. } => Some(TOKEN_OF_ACCOUNT[usize::from(*has_token)]),
+            Self::Offline { .. } => Some(OFFLINE),
+            _ => None,
+        }
+    }
+
     /// True if no server answered: no network, or a server failure. The cache may be used then.
     pub fn is_network(&self) -> bool {
         match self {
@@ -216,12 +227,26 @@ impl HubError {
     }
 }
 
-fn token_hint(has_token: bool) -> &'static str {
+/// The end of [`HubError::NoRepo`].
+fn token_hint(has_token: bool) -> String {
     match has_token {
-        true => " for the account whose token was sent",
-        false => "; if it is private, pass a token with HF_TOKEN or HubOptions::token",
+        true => " for the account whose token was sent".to_owned(),
+        false => TOKEN_IF_PRIVATE.concat(),
     }
 }
+
+/// The end of [`HubError::NoRepo`] if no token was sent.
+const TOKEN_IF_PRIVATE: [&str; 3] =
+    ["; if it is private, pass a token with HF_TOKEN or ", "HubOptions::token", ""];
+
+/// The end of [`HubError::Gated`], without and with a token.
+const TOKEN_OF_ACCOUNT: [[&str; 3]; 2] = [
+    [" with HF_TOKEN or ", "HubOptions::token", ""],
+    [" with HF_TOKEN or ", "HubOptions::token", " (the token that was sent has no access)"],
+];
+
+/// The end of [`HubError::Offline`].
+const OFFLINE: [&str; 3] = [", and ", "HubOptions::offline", " (HF_HUB_OFFLINE) forbids downloading it"];
 
 /// Lists the models of a repository, as the end of a message.
 fn there_is(known: &[String]) -> String {

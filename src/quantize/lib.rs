@@ -30,6 +30,15 @@ pub use imatrix::{Imatrix, ImatrixError};
 pub use mix::{MIXES, Mix};
 pub use source::TensorSource;
 
+/// The end of [`QuantizeError::Quantized`].
+const REQUANTIZE: [&str; 3] = [", or allow it (", "QuantizeOptions::requantize", ")"];
+
+/// The end of [`QuantizeError::Architecture`].
+const PURE: [&str; 3] = ["; ", "QuantizeOptions::pure", " gives one type to all matrices"];
+
+/// The end of [`QuantizeError::NoImportance`].
+const IMATRIX: [&str; 3] = [": give one (", "QuantizeOptions::imatrix", "), or use another mix"];
+
 /// Errors of quantisation.
 #[derive(Debug, thiserror::Error)]
 pub enum QuantizeError {
@@ -39,8 +48,9 @@ pub enum QuantizeError {
     /// Weights that have already lost precision; ternary ones may be converted to another ternary type.
     #[error(
         "tensor {} is already {from}, and requantising it to {want} loses quality: quantise the original in \
-         f32, f16 or bf16, or allow it (QuantizeOptions::requantize)",
-        name.escape_debug()
+         f32, f16 or bf16{}",
+        name.escape_debug(),
+        REQUANTIZE.concat()
     )]
     Quantized {
         /// GGUF name.
@@ -77,10 +87,7 @@ pub enum QuantizeError {
         pattern: String,
     },
     /// An architecture for which llama.cpp has separate rules.
-    #[error(
-        "{mix} is not supported for architecture {}; QuantizeOptions::pure gives one type to all matrices",
-        found.escape_debug()
-    )]
+    #[error("{mix} is not supported for architecture {}{}", found.escape_debug(), PURE.concat())]
     Architecture {
         /// `general.architecture`.
         found: String,
@@ -113,9 +120,9 @@ pub enum QuantizeError {
     },
     /// A type that is useless without an importance matrix.
     #[error(
-        "{mix} needs an importance matrix with an entry for tensor {}: give one (QuantizeOptions::imatrix), \
-         or use another mix",
-        name.escape_debug()
+        "{mix} needs an importance matrix with an entry for tensor {}{}",
+        name.escape_debug(),
+        IMATRIX.concat()
     )]
     NoImportance {
         /// GGUF name.
@@ -134,6 +141,20 @@ pub enum QuantizeError {
     /// The caller asked to stop.
     #[error("interrupted")]
     Interrupted,
+}
+
+impl QuantizeError {
+    /// The end of the message that names an option which avoids the error: the text before the option, the
+    /// option by its path, and the text after it.
+    pub fn way_out(&self) -> Option<[&'static str; 3]> {
+        match self {
+            Self::Gguf(err) => err.way_out(),
+            Self::Quantized { .. } => Some(REQUANTIZE),
+            Self::Architecture { .. } => Some(PURE),
+            Self::NoImportance { .. } => Some(IMATRIX),
+            _ => None,
+        }
+    }
 }
 
 /// Types of the tensors of a file.

@@ -18,7 +18,7 @@ pub enum TokenizerError {
         found: String,
     },
     /// The pre-tokenizer is not supported.
-    #[error("unknown pre-tokenizer `{found}`; choose one with TokenizerOptions::pre: {known}")]
+    #[error("unknown pre-tokenizer `{found}`: want one of {known}{}", CHOOSE_PRE.concat())]
     UnknownPre {
         /// Value of `tokenizer.ggml.pre`, or of [`TokenizerOptions::pre`](super::TokenizerOptions::pre).
         found: String,
@@ -41,4 +41,15 @@ pub enum TokenizerError {
         /// Number of tokens.
         got: usize,
     },
+}
+
+/// The end of [`TokenizerError::UnknownPre`].
+const CHOOSE_PRE: [&str; 3] = ["; choose with ", "TokenizerOptions::pre", ""];
+
+impl TokenizerError {
+    /// The end of the message that names an option which avoids the error: the text before the option, the
+    /// option by its path, and the text after it.
+    pub fn way_out(&self) -> Option<[&'static str; 3]> {
+        matches!(self, Self::UnknownPre { .. }).then_some(CHOOSE_PRE)
+    }
 }

@@ -395,8 +395,8 @@ fn pre_tokenizer(vocab: &mut Vocab, wanted: Option<PreTokenizer>) -> Result<PreT
         ("default", "as llama.cpp does")
     };
     vocab.notices.push(format!(
-        "the file specifies no pre-tokenizer (tokenizer.ggml.pre): using `{name}` ({why}); \
-         TokenizerOptions::pre overrides it"
+        "the file specifies no pre-tokenizer (tokenizer.ggml.pre): using `{name}` ({why}), \
+         unless another is chosen"
     ));
     name.parse()
 }

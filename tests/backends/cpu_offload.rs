@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use sterna::backend::cpu::Cpu;
 use sterna::backend::cuda::driver::{Driver, simt::Simt};
-use sterna::backend::cuda::{Cuda, GpuLayers, MinBatch, Overrides, Profiling, Streaming};
-use sterna::backend::{Backend, Plan, open_on};
+use sterna::backend::cuda::{Cuda, Overrides, Profiling, Streaming};
+use sterna::backend::{Backend, DeviceOptions, GpuLayers, MinBatch, Plan};
 use sterna::program::{PageTable, Row, Sampling, Stage, Step};
 use support::case::model::{MIXTURE, Model, SMALL};
 use support::case::{Case, Running, limits, shuffled_pages, windowed_limits, windowed_pages};
@@ -304,8 +304,11 @@ fn two_programs_share_weights() {
 #[test]
 fn options_and_note_describe_the_offload() {
     let (case, pages) = model_case(Model { n_layers: 5, ..SMALL });
-    let opened =
-        |value: &str| open_on("cuda-simt", 1, &[("gpu_layers", "2"), ("op_offload_min_batch", value)]);
+    let opened = |value: &str| {
+        let op_offload_min_batch = Some(value.parse().unwrap());
+        let gpu_layers = Some(GpuLayers::Count(2));
+        DeviceOptions { gpu_layers, op_offload_min_batch, .."cuda-simt".parse().unwrap() }.open(1)
+    };
     for (value, want) in [
         ("1", "are copied to it in every step, through 2 slots of "),
         ("4", "are copied to it in steps of 4 rows or more, through 2 slots of "),

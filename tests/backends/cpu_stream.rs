@@ -9,8 +9,10 @@ use std::time::Duration;
 
 use ggml_types::HostTensor;
 use sterna::backend::cpu::Cpu;
-use sterna::backend::cpu::stream::{Resident, Streaming};
-use sterna::backend::{Backend, BackendError, Exec, KvPage, WeightBytes, WeightRows, open_on};
+use sterna::backend::cpu::stream::Streaming;
+use sterna::backend::{
+    Backend, BackendError, DeviceOptions, Exec, KvPage, Resident, WeightBytes, WeightRows,
+};
 use sterna::program::{Buf, PageTable, Row, Sampling, Step, WeightDecl};
 use support::case::model::{MIXTURE, Model, SMALL};
 use support::case::{Case, limits, shuffled_pages, windowed_limits, windowed_pages};
@@ -315,11 +317,17 @@ fn auto_keeps_as_many_layers_as_fit() {
 
 #[test]
 fn options_are_checked() {
-    for (option, value) in [("resident_layers", "many"), ("stream_slots", "0"), ("stream_slots", "65")] {
-        let message = open_on("cpu", 1, &[(option, value)]).map(drop).unwrap_err();
-        assert!(message.to_string().contains(option) && message.to_string().contains(value), "{message}");
+    let on = || "cpu".parse::<DeviceOptions>().unwrap();
+    for slots in [0, 65] {
+        let message = DeviceOptions { stream_slots: Some(slots), ..on() }.open(1).map(drop).unwrap_err();
+        assert!(
+            message.to_string().contains(&format!("stream_slots: want 1 to 64, got `{slots}`")),
+            "{message}"
+        );
     }
+    assert!("many".parse::<Resident>().unwrap_err().contains("many"));
     for value in ["auto", "all", "none", "mapped", "3"] {
-        open_on("cpu", 1, &[("resident_layers", value)]).map(drop).unwrap();
+        let resident_layers = Some(value.parse().unwrap());
+        DeviceOptions { resident_layers, ..on() }.open(1).map(drop).unwrap();
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use sterna::backend::wgpu::Wgpu;
 use sterna::backend::wgpu::device::{Gpu, NEEDED, Options};
-use sterna::backend::{Backend, BackendError, auto, open_on};
+use sterna::backend::{Backend, BackendError, DeviceOptions, Int8, Opened, OptionId, Profile, auto};
 use sterna::program::{ActQuant, Logits, NormKind, ProjAdd, Row, RowsOf, Step};
 use support::case::model::{Model, SMALL};
 use support::case::{Case, limits, shuffled_pages, ty, windowed_limits};
@@ -62,39 +62,39 @@ fn threads_can_share_a_device() {
     assert!(all.windows(2).all(|two| two[0] == two[1]));
 }
 
+/// Opens a backend on a device.
+fn open_on(name: &str, device: &str) -> Opened {
+    DeviceOptions { device: Some(device.into()), ..name.parse()? }.open(1)
+}
+
 #[test]
 fn unknown_devices_are_listed_with_the_known_ones() {
     let Some(gpu) = gpu(&Options::default()) else { return };
     for word in ["no such card", "99"] {
-        let message = open_on("wgpu", 1, &[("device", word)]).map(|_| ()).unwrap_err().to_string();
+        let message = open_on("wgpu", word).map(|_| ()).unwrap_err().to_string();
         assert!(message.contains(&format!("no device `{word}`; this machine has 0: ")), "{message}");
     }
-    let first = open_on("wgpu", 1, &[("device", "0")]).expect("the first device");
+    let first = open_on("wgpu", "0").expect("the first device");
     let device = Wgpu::on(gpu).device();
     let name = device.split(" (").next().expect("a name").to_uppercase();
-    assert!(
-        first.device().to_uppercase().starts_with(&name) || open_on("wgpu", 1, &[("device", &name)]).is_ok()
-    );
-    let message = open_on("cpu", 1, &[("device", "0")]).map(|_| ()).unwrap_err().to_string();
+    assert!(first.device().to_uppercase().starts_with(&name) || open_on("wgpu", &name).is_ok());
+    let message = open_on("cpu", "0").map(|_| ()).unwrap_err().to_string();
     assert!(message.contains("DeviceOptions::device: supported only by cuda and wgpu"), "{message}");
 }
 
 #[test]
 fn wgpu_options_are_refused_by_other_backends() {
     for name in ["auto", "cpu"] {
-        let message = |option: &str, value: &str| {
-            open_on(name, 1, &[(option, value)]).map(|_| ()).unwrap_err().to_string()
-        };
+        let device = DeviceOptions { int8: Some(Int8::Packed), ..name.parse().unwrap() };
         let want = format!("backend {name}: DeviceOptions::int8: supported only by wgpu");
-        assert_eq!(message("int8", "packed"), want);
+        assert_eq!(device.open(1).map(drop).unwrap_err().to_string(), want);
     }
-    for (option, value) in [("int8", "fast"), ("profile", "yes")] {
-        let wrong = open_on("wgpu", 1, &[(option, value)]).map(|_| ());
-        let Err(BackendError::Option { backend: "wgpu", option: named, detail }) = wrong else {
-            panic!("{option} {value}: {wrong:?}");
-        };
-        assert!(named == option && detail.contains(&format!("got `{value}`")), "{named}: {detail}");
-    }
+    let device = DeviceOptions { profile: Some(Profile::Events), .."wgpu".parse().unwrap() };
+    let wrong = device.open(1).map(drop);
+    let Err(BackendError::Option { backend: "wgpu", option: OptionId::Profile, detail }) = wrong else {
+        panic!("{wrong:?}");
+    };
+    assert_eq!(detail, "want true, got `events`");
 }
 
 /// Each stage is timed without changing its results. A device without timestamps gives an error.

@@ -31,8 +31,9 @@ const COMMON: &str = "\
     -ctv --cache-type-v = f16; -dt --defrag-thold = 1; -np --parallel = 1; -mm --mmproj = 1; \
     -mmu --mmproj-url = 1; --mmproj-offload --no-mmproj-offload; --image-min-tokens = 1; \
     --image-max-tokens = 1; --video-fps = 1; --video-timestamp-interval = 1; --video-ffmpeg-dir = 1; \
-    --rpc = 1; -lm --load-mode = mmap; -lzm --lazy-mode = 1; --numa = 1; -dev --device = 1; --list-devices; \
-    -ot --override-tensor = 1; -cmoe --cpu-moe; -ncmoe --n-cpu-moe = 1; -ncffn --n-cpu-ffn = 1; \
+    --rpc = 1; -lm --load-mode = mmap; -lzm --lazy-mode = 1; --numa = isolate; -dev --device = 1; \
+    --list-devices; -ot --override-tensor = 1; -cmoe --cpu-moe; -ncmoe --n-cpu-moe = 1; \
+    -ncffn --n-cpu-ffn = 1; \
     -ngl --gpu-layers --n-gpu-layers = 1; -sm --split-mode = layer; -ts --tensor-split = 1; \
     -mg --main-gpu = 1; -fit --fit = on; -fitt --fit-target = 512; -fitc --fit-ctx = 1; --check-tensors; \
     --override-kv = 1; --op-offload --no-op-offload; --lora = 1; --lora-scaled = 1; --control-vector = 1; \

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use sterna::backend::open_on;
+use sterna::backend::{DeviceOptions, GpuLayers};
 use sterna::engine::{BatchOptions, Engine, EngineOptions, GenerateOptions, Request, SeqId};
 use sterna::gguf::Gguf;
 
@@ -13,9 +13,16 @@ use super::batch::{Output, alone, codec, greedy, tokens};
 
 const N_CTX: usize = 320;
 
-fn engine(options: &[(&str, &str)], kv: &str) -> Engine {
+/// The model on cuda-simt, offloaded with this `op_offload_min_batch`, or resident.
+fn engine(min_batch: Option<&str>, kv: &str) -> Engine {
     let path = support::golden("bitnet/tiny-i2_s.gguf").expect("tiny-i2_s.gguf is in tests/data");
-    let backend = open_on("cuda-simt", 1, options).expect("it is in this build");
+    let device = DeviceOptions {
+        gpu_layers: min_batch.map(|_| GpuLayers::Count(0)),
+        op_offload_min_batch: min_batch.map(|n| n.parse().unwrap()),
+        stream_slots: min_batch.map(|_| 1),
+        .."cuda-simt".parse().expect("it is in this build")
+    };
+    let backend = device.open(1).expect("it opens anywhere");
     let mut options = EngineOptions {
         n_ctx: Some(N_CTX),
         threads: Some(1),
@@ -53,7 +60,7 @@ fn n_clear(output: &Output) -> usize {
 #[ignore = "thorough: scripts/test --all"]
 fn batches_around_the_min_batch_match_a_resident_model() {
     for kv in ["f16", "turboquant"] {
-        let resident = engine(&[], kv);
+        let resident = engine(None, kv);
         let shared = tokens(3, 130);
         let own = |seed| shared.iter().copied().chain(tokens(seed, 20)).collect::<Vec<u32>>();
         let prompts = [shared.clone(), own(5), own(6), own(5)];
@@ -61,10 +68,7 @@ fn batches_around_the_min_batch_match_a_resident_model() {
             prompts.iter().map(|prompt| alone(&resident, prompt, &with_logprobs(24))).collect();
         assert!(want.iter().map(n_clear).sum::<usize>() >= 24, "too few tokens to compare");
         for min_batch in ["1", "2", "3", "40", "off"] {
-            let engine = engine(
-                &[("gpu_layers", "0"), ("op_offload_min_batch", min_batch), ("stream_slots", "1")],
-                kv,
-            );
+            let engine = engine(Some(min_batch), kv);
             let mut batch = engine.batch(BatchOptions::default()).unwrap();
             let mut outputs: Vec<Output> = vec![Output::default(); prompts.len()];
             let mut ids: BTreeMap<SeqId, usize> = BTreeMap::new();
@@ -104,9 +108,8 @@ fn batches_around_the_min_batch_match_a_resident_model() {
 /// with the logits of a resident model.
 #[test]
 fn sessions_with_cpu_steps_match_a_resident_model() {
-    let resident = engine(&[], "f16");
-    let offloaded =
-        engine(&[("gpu_layers", "0"), ("op_offload_min_batch", "8"), ("stream_slots", "1")], "f16");
+    let resident = engine(None, "f16");
+    let offloaded = engine(Some("8"), "f16");
     let prompt = tokens(7, 50);
     let of = |engine: &Engine| {
         let mut session = engine.session().unwrap();

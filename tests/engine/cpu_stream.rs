@@ -14,9 +14,10 @@ use sterna::synth::{Preset, Synth};
 
 /// Options for this many layers in memory, if given.
 fn options(resident: Option<&str>, slots: &str) -> EngineOptions {
-    let chosen = resident.map(|n| [("resident_layers", n), ("stream_slots", slots)]);
+    let resident_layers = resident.map(|n| n.parse().unwrap());
+    let stream_slots = resident.map(|_| slots.parse().unwrap());
     EngineOptions {
-        device: DeviceOptions::parse("cpu", chosen.as_ref().map_or(&[], |chosen| chosen)).unwrap(),
+        device: DeviceOptions { resident_layers, stream_slots, .."cpu".parse().unwrap() },
         threads: Some(2),
         n_ctx: Some(128),
         ..EngineOptions::default()

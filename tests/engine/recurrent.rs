@@ -224,7 +224,8 @@ fn two_cards() -> Option<Box<dyn Backend>> {
 /// A card with some of the layers; the CPU computes as much of the others as it can.
 #[cfg(feature = "simt")]
 fn offloaded_to_the_cpu(layers: usize) -> Option<Box<dyn Backend>> {
-    use sterna::backend::cuda::{Cuda, GpuLayers, MinBatch, Streaming, driver::simt::Simt};
+    use sterna::backend::cuda::{Cuda, Streaming, driver::simt::Simt};
+    use sterna::backend::{GpuLayers, MinBatch};
     let streaming = Streaming::new(GpuLayers::Count(layers), 2);
     let streaming = Streaming { min_batch: MinBatch::Never, ..streaming };
     let cuda = Cuda::on(Box::new(Simt::new(1, 0))).streamed(Some(streaming));

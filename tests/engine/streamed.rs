@@ -6,7 +6,8 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use sterna::backend::cuda::{Cuda, GpuLayers, Streaming};
+use sterna::backend::GpuLayers;
+use sterna::backend::cuda::{Cuda, Streaming};
 use sterna::backend::{Backend, DeviceMemory, Plan};
 use sterna::engine::{self, EngineOptions};
 use sterna::gguf::Gguf;

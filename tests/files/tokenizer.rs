@@ -209,10 +209,7 @@ fn build(metadata: &Metadata) -> Result<Tokenizer, String> {
 fn llama_3_vocabulary_gets_its_pre_tokenizer() {
     let published = build(&vocabulary("gpt2", &["<|begin_of_text|>", "<|eot_id|>", "a"], &[])).unwrap();
     assert_eq!(published.pre().unwrap().name(), "llama-bpe");
-    assert!(
-        published.notices()[0].contains("using `llama-bpe`")
-            && published.notices()[0].contains("TokenizerOptions::pre")
-    );
+    assert!(published.notices()[0].contains("using `llama-bpe`"));
     let other = build(&vocabulary("gpt2", &["a", "b"], &[])).unwrap();
     assert_eq!(other.pre().unwrap().name(), "default");
 }

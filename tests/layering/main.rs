@@ -28,6 +28,7 @@ const FEATURES: &[(&str, &str)] = &[
     ("src/cli/grpc_args.rs", "whether the server speaks gRPC"),
     ("src/cli/hub_args.rs", "whether models can be downloaded from the hub"),
     ("src/cli/mod.rs", "whether the server, the hub and the converter are built"),
+    ("src/cli/names.rs", "whether the hub and the converter are built"),
     ("src/demo.rs", "whether the demo model is built in"),
     ("src/serve/http/mod.rs", "whether the server has TLS"),
     ("src/lib.rs", "which parts of the library are built"),

@@ -41,12 +41,12 @@ use bytes::Bytes;
 use ggml_types::{HostTensor, QuantType, types};
 
 use crate::{
-    Auto, Backend, BackendError, DeviceMemory, Entry, Exec, KvPage, Open, Opened, PROFILE, Plan, StageTime,
-    WeightId, WeightRows,
+    Auto, Backend, BackendError, DeviceMemory, DeviceOptions, Entry, Exec, KvPage, Opened, OptionId, Plan,
+    StageTime, WeightId, WeightRows,
 };
 use exec::Compiled;
 use linear::CpuWeight;
-use numa::{NUMA, Numa, Places};
+use numa::Places;
 use pool::Pool;
 use simd::{Format, Kernels};
 use sterna_program::{ActQuant, Buf, Program, Sampling, Step};
@@ -58,33 +58,22 @@ use weights::StoredWeight;
 pub const ENTRY: Entry = Entry {
     name: NAME,
     about: "the processor",
-    options: &[stream::RESIDENT_LAYERS, stream::STREAM_SLOTS, NUMA, PROFILE],
+    options: &[OptionId::ResidentLayers, OptionId::StreamSlots, OptionId::Numa, OptionId::Profile],
     auto: Some(Auto { rank: 0, is_there: || true }),
     devices: |threads| {
         let memory = system::memory().map_or_else(String::new, |memory| format!("; {memory}"));
         vec![Cpu::new(threads).map(|cpu| cpu.device() + &memory)]
     },
     code: None,
-    parse: |chosen| {
-        let (streaming, numa) = (Streaming::parse(chosen)?, chosen.parsed(&NUMA, str::parse)?);
-        Ok(Arc::new(Options { streaming, numa, profile: chosen.profile()? }))
-    },
+    open,
+    on_paper: None,
 };
 
-/// Options of the entry.
-#[derive(Debug)]
-struct Options {
-    streaming: Streaming,
-    numa: Option<Numa>,
-    profile: bool,
-}
-
-impl Open for Options {
-    fn open(&self, threads: usize) -> Opened {
-        let places = Places::new(self.numa, threads.max(1))?;
-        let cpu = Cpu::on(Pool::placed(threads, places), simd::best())?.streamed(self.streaming);
-        Ok(Box::new(Cpu { profile: self.profile, ..cpu }))
-    }
+fn open(options: &DeviceOptions, threads: usize) -> Opened {
+    let (streaming, profile) = (Streaming::new(options)?, options.is_profiled()?);
+    let places = Places::new(options.numa, threads.max(1))?;
+    let cpu = Cpu::on(Pool::placed(threads, places), simd::best())?.streamed(streaming);
+    Ok(Box::new(Cpu { profile, ..cpu }))
 }
 
 /// Runs programs on the processor.

@@ -1,40 +1,9 @@
 //! NUMA: the CPUs that each thread of a pool may run on. Linux only.
 
-use crate::{BackendError, DeviceOption};
-
-/// Placement of threads, with llama.cpp's values.
-pub const NUMA: DeviceOption = DeviceOption {
-    name: "numa",
-    about: "distribute: threads evenly over the nodes; isolate: all on the node that opens the backend; \
-            numactl: on the CPUs that numactl allows (Linux)",
-};
+use crate::{BackendError, Numa, OptionId};
 
 /// CPU numbers of a node.
 type Node = Vec<usize>;
-
-/// A value of [`NUMA`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Numa {
-    /// Thread `i` on node `i` modulo the number of nodes.
-    Distribute,
-    /// All threads on one node.
-    Isolate,
-    /// On the CPUs that the process may use.
-    Numactl,
-}
-
-impl std::str::FromStr for Numa {
-    type Err = String;
-
-    fn from_str(word: &str) -> Result<Self, String> {
-        match word {
-            "distribute" => Ok(Self::Distribute),
-            "isolate" => Ok(Self::Isolate),
-            "numactl" => Ok(Self::Numactl),
-            _ => Err(format!("want distribute, isolate or numactl, got `{word}`")),
-        }
-    }
-}
 
 /// Allowed CPUs per thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,7 +16,7 @@ impl Places {
     /// [`BackendError::Option`] if the system does not support pinning threads.
     pub fn new(numa: Option<Numa>, threads: usize) -> Result<Option<Self>, BackendError> {
         let Some(numa) = numa.filter(|numa| *numa != Numa::Numactl) else { return Ok(None) };
-        let refuse = |detail: &str| BackendError::option(super::system::NAME, NUMA.name, detail.into());
+        let refuse = |detail: &str| BackendError::option(super::system::NAME, OptionId::Numa, detail);
         let allowed = system::allowed().ok_or_else(|| refuse("threads can only be pinned on Linux"))?;
         Ok(Self::among(numa, threads, &nodes(), &allowed, system::current()))
     }

@@ -9,9 +9,9 @@ use super::exec::{self, Compiled, Streamed};
 use super::host::{Host, Processor, Stages};
 use super::profile::Profiling;
 use super::sample;
-use super::stream::{Layout, MinBatch, Stream, Streaming};
+use super::stream::{Layout, Stream, Streaming};
 use super::weight::{DeviceWeight, Mma, WeightFormat};
-use crate::{Backend, BackendError, DeviceMemory, Exec, KvPage, Opened, Plan, StageTime, WeightId};
+use crate::{Backend, BackendError, DeviceMemory, Exec, KvPage, MinBatch, Opened, Plan, StageTime, WeightId};
 use sterna_program::{ActQuant, Buf, Program, Sampling, Step, Weight};
 
 /// Runs programs on a GPU.

@@ -14,10 +14,10 @@ use ggml_types::HostTensor;
 use super::alloc::Allocator;
 use super::driver::{Address, Driver};
 use super::lower::macs;
-use super::stream::{Layout, MinBatch, Stream};
+use super::stream::{Layout, Stream};
 use super::weight::device_bytes;
 use crate::rates::{HostRates, NoTokens, Rates};
-use crate::{Backend, BackendError, Exec, WeightId};
+use crate::{Backend, BackendError, Exec, MinBatch, WeightId};
 use sterna_host::clock::Instant;
 use sterna_program::{Buf, Limits, Logits, Part, Program, RowsOf, Stage, Weight};
 

@@ -57,29 +57,25 @@ mod tiled;
 mod turn;
 mod weight;
 
-use std::sync::Arc;
-
-use crate::device::DEVICE;
-use crate::{Auto, Entry, PROFILE};
+use crate::{Auto, Entry, OptionId};
 pub use backend::Cuda;
 use open::NAME;
-pub use open::Options;
 pub use profile::Profiling;
-pub use stream::{GpuLayers, MinBatch, Overrides, Streaming};
+pub use stream::{Overrides, Streaming};
 
 /// The CUDA backend in the registry.
 pub const ENTRY: Entry = Entry {
     name: NAME,
     about: "NVIDIA GPUs through CUDA",
     options: &[
-        DEVICE,
-        PROFILE,
-        open::SPLIT_MODE,
-        open::TENSOR_SPLIT,
-        open::GPU_LAYERS,
-        open::STREAM_SLOTS,
-        open::OVERRIDE_TENSOR,
-        open::MIN_BATCH,
+        OptionId::Device,
+        OptionId::Profile,
+        OptionId::SplitMode,
+        OptionId::TensorSplit,
+        OptionId::GpuLayers,
+        OptionId::StreamSlots,
+        OptionId::OverrideTensor,
+        OptionId::MinBatch,
     ],
     auto: Some(Auto { rank: 2, is_there: || driver::real::cards().is_ok() }),
     devices: |_| match driver::real::cards_with_memory() {
@@ -87,5 +83,6 @@ pub const ENTRY: Entry = Entry {
         Err(err) => vec![Err(err)],
     },
     code: Some(driver::real::kernels),
-    parse: |chosen| Ok(Arc::new(Options::parse(chosen)?)),
+    open: open::open,
+    on_paper: Some(open::on_paper),
 };

@@ -20,17 +20,11 @@ pub enum Profiling {
     Events,
 }
 
-impl Profiling {
-    /// The timing that a word selects; `None` for no timing.
-    ///
-    /// # Errors
-    /// The accepted values.
-    pub fn parse(word: &str) -> Result<Option<Self>, String> {
-        match word {
-            "false" => Ok(None),
-            "true" => Ok(Some(Self::Stamps)),
-            "events" => Ok(Some(Self::Events)),
-            other => Err(format!("want true, false or events, got `{other}`")),
+impl From<crate::Profile> for Profiling {
+    fn from(profile: crate::Profile) -> Self {
+        match profile {
+            crate::Profile::Steps => Self::Stamps,
+            crate::Profile::Events => Self::Events,
         }
     }
 }

@@ -7,7 +7,6 @@
 
 use std::collections::HashSet;
 use std::ops::Range;
-use std::str::FromStr;
 
 use ggml_types::HostTensor;
 use regex::Regex;
@@ -16,7 +15,7 @@ use super::alloc::{Allocator, Counter};
 use super::driver::{Address, Driver, Ring};
 use super::weight::{self, DeviceWeight, WeightFormat, device_bytes, packed};
 use crate::rates::Matrices;
-use crate::{BackendError, MemoryKind, memory};
+use crate::{BackendError, GpuLayers, MemoryKind, MinBatch, memory};
 use sterna_host::clock::Instant;
 use sterna_program::part::spread;
 use sterna_program::{self as program, Limits, Linear, Program, Stage, Weight};
@@ -78,27 +77,6 @@ impl Overrides {
     }
 }
 
-/// Number of layers whose weights stay on the GPU.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum GpuLayers {
-    /// As many as fit while keeping a 32nd of its free memory.
-    Auto,
-    /// This many, or all if there are fewer.
-    Count(usize),
-}
-
-/// The smallest step for which weights that do not fit into GPU memory are copied to it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum MinBatch {
-    /// From the size at which copying is faster, as measured when a program is compiled.
-    #[default]
-    Auto,
-    /// From this many rows.
-    Rows(usize),
-    /// Never: the CPU computes in every step.
-    Never,
-}
-
 impl MinBatch {
     /// Largest step for which [`Auto`](Self::Auto) considers the CPU.
     const AUTO_ROWS: usize = 64;
@@ -114,21 +92,6 @@ impl MinBatch {
     }
 }
 
-impl FromStr for MinBatch {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "auto" => Ok(Self::Auto),
-            "off" => Ok(Self::Never),
-            _ => match text.parse() {
-                Ok(n @ 1..) => Ok(Self::Rows(n)),
-                _ => Err(format!("want auto, off or a number of rows from 1 on, got `{text}`")),
-            },
-        }
-    }
-}
-
 impl Streaming {
     /// Default number of slots.
     pub const DEFAULT_SLOTS: usize = 2;
@@ -136,32 +99,6 @@ impl Streaming {
     /// Keeps `gpu_layers` on the GPU, and streams the others through `slots` slots.
     pub fn new(gpu_layers: GpuLayers, slots: usize) -> Self {
         Self { gpu_layers, slots, overrides: Overrides::default(), min_batch: MinBatch::Auto }
-    }
-
-    /// Parses a user's number of layers on the GPU; `None` is all.
-    ///
-    /// # Errors
-    /// The accepted values.
-    pub fn layers(text: &str) -> Result<Option<GpuLayers>, String> {
-        match text {
-            "all" | "-1" => Ok(None),
-            "auto" => Ok(Some(GpuLayers::Auto)),
-            n => n
-                .parse()
-                .map(|n| Some(GpuLayers::Count(n)))
-                .map_err(|_| format!("want all, auto or a number of layers, got `{n}`")),
-        }
-    }
-
-    /// Parses a user's number of slots.
-    ///
-    /// # Errors
-    /// The accepted values.
-    pub fn n_slots(text: &str) -> Result<usize, String> {
-        match text.parse() {
-            Ok(n @ 1..=8) => Ok(n),
-            _ => Err(format!("want 1 to 8, got `{text}`")),
-        }
     }
 }
 

@@ -9,11 +9,3 @@ pub mod sampling;
 pub mod step;
 pub mod tables;
 pub mod tiles;
-
-use crate::DeviceOption;
-
-/// The device to use, for a backend that may find several.
-pub const DEVICE: DeviceOption = DeviceOption {
-    name: "device",
-    about: "index in the backend's list, or part of a name; several for cuda",
-};

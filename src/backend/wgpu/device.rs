@@ -15,7 +15,7 @@ use super::alloc::{Allocator, BufferPart, buffer_bytes, sum};
 use super::cache::DiskCache;
 use super::shader::{self, Binding, Caps, Kernel, LANES};
 use super::wait::{self, now};
-use crate::BackendError;
+use crate::{BackendError, OptionId};
 
 /// Largest size of a single write or read.
 const PIECE_BYTES: usize = 16 << 20;
@@ -51,7 +51,7 @@ pub const NEEDED: [(&str, u32); 3] =
     [("storage buffers", 8), ("threads of a workgroup", 256), ("bytes of workgroup memory", 16 << 10)];
 
 /// Advice in errors about an unusable device.
-const WAY_OUT: &str = "choose another with DeviceOptions::device, or use the cpu backend";
+const WAY_OUT: [&str; 3] = ["; choose another with ", OptionId::Device.path(), ", or use the cpu backend"];
 
 /// An opened device. Cheap to share; the tests run all their backends on one.
 pub struct Gpu {
@@ -163,7 +163,7 @@ fn choose(device: Option<&str>) -> Result<Adapter, BackendError> {
     at.map(|at| adapters.swap_remove(at)).ok_or_else(|| {
         let all: Vec<_> = names.iter().enumerate().map(|(i, name)| format!("{i}: {name}")).collect();
         let detail = format!("no device `{word}`; this machine has {}", all.join(", "));
-        BackendError::option(NAME, "device", detail)
+        BackendError::option(NAME, OptionId::Device, detail)
     })
 }
 
@@ -228,16 +228,16 @@ impl Gpu {
             let capped = options.at_most.iter().filter(|(name, _)| *name == limit).map(|(_, most)| *most);
             let has = capped.fold(has, u32::min);
             if has < needs {
-                let detail = format!("{} has {has} {limit}, and {needs} are needed; {WAY_OUT}", short(&info));
-                return Err(error("opening a device", detail));
+                let detail = format!("{} has {has} {limit}, and {needs} are needed", short(&info));
+                return Err(error("opening a device", detail).avoided_by(WAY_OUT));
             }
         }
         let caps = Caps::of(&adapter, options);
         let timestamps =
             options.timestamps.unwrap_or(true) && adapter.features().contains(Features::TIMESTAMP_QUERY);
         if options.profile && !timestamps {
-            let detail = format!("{} has no timestamps; {WAY_OUT}", short(&info));
-            return Err(BackendError::option(NAME, "profile", detail));
+            let detail = format!("{} has no timestamps", short(&info));
+            return Err(BackendError::option(NAME, OptionId::Profile, detail).avoided_by(WAY_OUT));
         }
         let mut features = Features::empty();
         features.set(Features::SUBGROUP, caps.subgroups);

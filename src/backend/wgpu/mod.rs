@@ -36,7 +36,6 @@ mod upload;
 mod wait;
 mod weight;
 
-use std::convert::Infallible;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -44,11 +43,9 @@ use ggml_types::HostTensor;
 use wgpu::Buffer;
 
 use super::{
-    Auto, Backend, BackendError, DeviceMemory, DeviceOption, Entry, Exec, KvPage, Open, Opened, Plan,
-    StageTime, WeightId, WeightRows,
+    Auto, Backend, BackendError, DeviceMemory, Entry, Exec, Int8, KvPage, OptionId, Plan, StageTime,
+    WeightId, WeightRows,
 };
-use crate::PROFILE;
-use crate::device::DEVICE;
 use device::{Gpu, Options};
 use exec::Compiled;
 use memory::Memory;
@@ -58,47 +55,29 @@ use upload::DeviceWeight;
 
 const NAME: &str = "wgpu";
 
-/// Method for products of int8 activations. Both give exact sums.
-const INT8: DeviceOption = DeviceOption {
-    name: "int8",
-    about: "how int8 products are computed: auto (floats on Metal, which has no instruction for four \
-            int8 products, packed elsewhere), packed (four at a time), floats",
-};
-
 /// The wgpu backend in the registry.
 pub const ENTRY: Entry = Entry {
     name: NAME,
     about: "a GPU through Vulkan, Metal or DirectX 12",
-    options: &[DEVICE, INT8, PROFILE],
+    options: &[OptionId::Device, OptionId::Int8, OptionId::Profile],
     auto: Some(Auto { rank: 1, is_there: device::has_gpu }),
     devices: |_| device::list(),
     code: None,
-    parse: |chosen| {
-        Ok(Arc::new(Options {
-            device: chosen.parsed(&DEVICE, |text| Ok::<_, Infallible>(text.to_owned()))?,
-            packed: chosen.parsed(&INT8, packed)?.flatten(),
-            profile: chosen.profile()?,
+    open: |options, _| {
+        let options = Options {
+            device: options.device.clone(),
+            packed: match options.int8 {
+                None | Some(Int8::Auto) => None,
+                Some(how) => Some(how == Int8::Packed),
+            },
+            profile: options.is_profiled()?,
             cache_dir: super::cache_dir(),
             ..Options::default()
-        }))
+        };
+        Ok(Box::new(Wgpu::open(&options)?))
     },
+    on_paper: None,
 };
-
-impl Open for Options {
-    fn open(&self, _threads: usize) -> Opened {
-        Ok(Box::new(Wgpu::open(self)?))
-    }
-}
-
-/// Parses a value of [`INT8`]: true for packed integers, `None` to let the device decide.
-fn packed(word: &str) -> Result<Option<bool>, String> {
-    match word {
-        "auto" => Ok(None),
-        "packed" => Ok(Some(true)),
-        "floats" => Ok(Some(false)),
-        _ => Err(format!("want auto, packed or floats, got `{word}`")),
-    }
-}
 
 /// Runs programs on a GPU.
 pub struct Wgpu {

@@ -3,10 +3,14 @@
 mod measure;
 mod table;
 
+use std::str::FromStr;
+
 use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 
 use super::CliError;
 use super::model_args::LoadArgs;
+use crate::backend::Profile;
 use crate::engine::EngineOptions;
 use measure::{Measured, Sampling, StagesTime, Taken, Test, measure};
 use table::{Format, Table};
@@ -57,9 +61,8 @@ pub struct BenchArgs {
     /// Print to stderr the time per kind of stage and weight type, and the bandwidth in decode. The host then
     /// waits for every step of a device. With =events, stages run one by one between CUDA events
     #[arg(long, value_name = "HOW", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
-    #[arg(value_parser = ["true", "events"])]
-    #[arg(alias = "DeviceOptions::profile")]
-    profile: Option<String>,
+    #[arg(value_parser = PossibleValuesParser::new(["true", "events"]).try_map(|x| Profile::from_str(&x)))]
+    profile: Option<Profile>,
     /// Output format
     #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = Format::Md)]
     output: Format,
@@ -81,7 +84,7 @@ impl BenchArgs {
         };
         let mut table = None;
         for threads in threads {
-            let device = self.load.device(self.profile.as_deref().map(|how| ("profile", how)))?;
+            let device = self.load.device(self.profile)?;
             let options = EngineOptions {
                 batch: self.load.batch_size.min(longest),
                 ..self.load.options_on(device, Some(longest), threads)

@@ -245,7 +245,7 @@ impl KvReportArgs {
     fn open(&self, source: &Source, options: &EngineOptions) -> Result<Option<Engine>, CliError> {
         match self.model.load(source, options) {
             Err(err) if self.types.is_empty() => {
-                eprintln!("{} is left out: {}", options.cache_type_k.name(), with_flags(&err));
+                eprintln!("{} is left out: {}", options.cache_type_k.name(), with_flags(&*err));
                 Ok(None)
             }
             loaded => loaded.map(Some),

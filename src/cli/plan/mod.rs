@@ -12,7 +12,9 @@ use super::CliError;
 use super::fit_args::wish;
 use super::model_args::LoadArgs;
 use super::units::{count, memory_size};
-use crate::backend::{self, Backend, BackendError, CardOnPaper, DeviceMemory, DeviceOptions, REGISTRY};
+use crate::backend::{
+    self, Backend, BackendError, CardOnPaper, DeviceMemory, DeviceOptions, GpuLayers, OptionId, Resident,
+};
 use crate::engine::fit::{self, CODECS, Choice, Codecs, Fit, Room};
 use crate::engine::speed::{Bound, HostRates, SpeedWithHost};
 use crate::engine::{self, EngineOptions, Error};
@@ -48,7 +50,6 @@ pub struct PlanArgs {
     vram: Option<u64>,
     /// Plan for this NVIDIA GPU, given by words of its name, such as 'rtx 5080' [default: one with --vram]
     #[arg(long, value_name = "NAME", conflicts_with = "device")]
-    #[arg(alias = "DeviceOptions::card")]
     card: Option<String>,
     /// MiB to leave free on each device [default: on a GPU 3 % of the free memory, at least 512]
     #[arg(long, value_name = "MIB")]
@@ -149,9 +150,7 @@ impl PlanArgs {
         let name = self.backend_name();
         let device = match self.on_paper() {
             None => self.load.device(None)?,
-            Some(_) if ["auto", "cuda"].contains(&name) => {
-                DeviceOptions::parse("cuda", &self.load.chosen(name))?
-            }
+            Some(_) if ["auto", "cuda"].contains(&name) => self.options_on("cuda")?,
             Some(_) => {
                 return Err(
                     format!("--vram and --card plan for an NVIDIA GPU: leave out --backend {name}").into()
@@ -172,25 +171,28 @@ impl PlanArgs {
         if self.on_paper().is_some() && self.load.backend == "auto" { "auto" } else { self.load.backend() }
     }
 
-    /// The backend with the given options and one more.
-    fn device_with(
-        &self,
-        backend: &str,
-        option: &'static str,
-        value: &str,
-    ) -> Result<DeviceOptions, CliError> {
-        let mut chosen = self.load.chosen(self.backend_name());
-        chosen.push((option, value.to_owned()));
-        Ok(DeviceOptions::parse(backend, &chosen)?)
+    /// A backend with the given options.
+    fn options_on(&self, backend: &str) -> Result<DeviceOptions, CliError> {
+        let DeviceOptions { backend, .. } = backend.parse()?;
+        Ok(DeviceOptions { backend, ..self.load.options_of(self.backend_name())? })
     }
 
-    /// Option of a backend that sets the number of offloaded layers, unless the user set it.
-    fn layers_option(&self, backend: &str) -> Option<&'static str> {
-        let entry = REGISTRY.iter().find(|entry| entry.name == backend)?;
-        let mut names = entry.options.iter().map(|option| option.name);
-        let option = names.find(|name| ["gpu_layers", "resident_layers"].contains(name))?;
-        let chosen = self.load.chosen(self.backend_name());
-        chosen.iter().all(|(name, _)| *name != option).then_some(option)
+    /// A backend with the given options and a number of offloaded layers, unless the user set it, or the
+    /// backend does not offload layers.
+    fn with_layers(
+        &self,
+        backend: &str,
+        gpu_layers: GpuLayers,
+        resident_layers: Resident,
+    ) -> Result<Option<DeviceOptions>, CliError> {
+        let device = self.options_on(backend)?;
+        if device.has(OptionId::GpuLayers) && device.gpu_layers.is_none() {
+            return Ok(Some(DeviceOptions { gpu_layers: Some(gpu_layers), ..device }));
+        }
+        if device.has(OptionId::ResidentLayers) && device.resident_layers.is_none() {
+            return Ok(Some(DeviceOptions { resident_layers: Some(resident_layers), ..device }));
+        }
+        Ok(None)
     }
 
     /// Name and header of the model. Of a remote model, only these are downloaded.
@@ -210,8 +212,8 @@ impl PlanArgs {
             return Ok(device.on_paper(&card)?);
         }
         // The CPU streams layers by default, but a plan should show first what does not fit.
-        let processor = || match self.layers_option("cpu") {
-            Some(option) => Ok(self.device_with("cpu", option, "all")?.open(threads)?),
+        let processor = || match self.with_layers("cpu", GpuLayers::All, Resident::All)? {
+            Some(device) => Ok(device.open(threads)?),
             None => Ok::<_, CliError>(device.open(threads)?),
         };
         match device.name() {
@@ -238,8 +240,8 @@ impl PlanArgs {
         options: &EngineOptions,
         backend: &'static str,
     ) -> Result<Option<Streamed>, CliError> {
-        let Some(option) = self.layers_option(backend) else { return Ok(None) };
-        let device = self.device_with(backend, option, "auto")?;
+        let device = self.with_layers(backend, GpuLayers::Auto, Resident::Auto)?;
+        let Some(device) = device else { return Ok(None) };
         let backend = match self.on_paper() {
             Some(card) => device.on_paper(&card)?,
             None => device.open(options.n_threads())?,

@@ -47,10 +47,7 @@ pub struct Extras {
 #[derive(Debug, thiserror::Error)]
 pub enum ChatError {
     /// The file has no template and none was chosen.
-    #[error(
-        "the file has no chat template; give ChatTemplate::choose one, or the name of a built-in one: {}",
-        names()
-    )]
+    #[error("the file has no chat template, and none was chosen; built-in ones: {}", names())]
     Missing,
     /// The name is neither built in nor a file.
     #[error("chat template `{found}` is neither a file nor a built-in one: {}", names())]
@@ -156,7 +153,7 @@ impl ChatTemplate {
             None => (None, None),
         };
         let mut template = Self::new(source.ok_or(ChatError::Missing)?, tokenizer)?;
-        template.notices.extend(notice.map(|notice| format!("{notice}; ChatTemplate::choose overrides it")));
+        template.notices.extend(notice.map(|notice| format!("{notice}, unless another is chosen")));
         Ok(template)
     }
 

@@ -5,7 +5,8 @@ use std::path::Path;
 
 use sterna::backend::Backend;
 use sterna::backend::cpu::Cpu;
-use sterna::backend::cuda::{Cuda, GpuLayers, MinBatch, Streaming};
+use sterna::backend::cuda::{Cuda, Streaming};
+use sterna::backend::{GpuLayers, MinBatch};
 use support::case::model::{Model, SMALL};
 use support::case::{limits, shuffled_pages, windowed_limits, windowed_pages};
 

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use sterna::backend::cuda::driver::{Driver, simt::Simt};
-use sterna::backend::cuda::{Cuda, GpuLayers, Overrides, Profiling, Streaming};
-use sterna::backend::{Backend, BackendError, Plan, open_on};
+use sterna::backend::cuda::{Cuda, Overrides, Profiling, Streaming};
+use sterna::backend::{Backend, BackendError, DeviceOptions, GpuLayers, MinBatch, Plan};
 use sterna::program::{Program, Row, Sampling, Stage, Step};
 use support::case::Running;
 use support::case::model::{MIXTURE, Model, SMALL};
@@ -206,32 +206,34 @@ fn two_programs_share_streamed_weights() {
 #[test]
 fn options_choose_the_layers_and_the_note_names_them() {
     let (case, _) = model_case(Model { n_layers: 5, ..SMALL });
-    let note_of = |options: &[(&str, &str)]| -> Result<Option<String>, BackendError> {
-        let options = [options, &[("op_offload_min_batch", "1")]].concat();
-        let mut backend = open_on("cuda-simt", 1, &options)?;
+    let note_of = |options: DeviceOptions| -> Result<Option<String>, BackendError> {
+        let DeviceOptions { backend, .. } = "cuda-simt".parse()?;
+        let options = DeviceOptions { backend, op_offload_min_batch: Some(MinBatch::Rows(1)), ..options };
+        let mut backend = options.open(1)?;
         case.on(&mut *backend);
         Ok(backend.note())
     };
+    let layers = |n: &str| DeviceOptions { gpu_layers: Some(n.parse().unwrap()), ..DeviceOptions::default() };
     for (options, want) in [
-        (&[][..], None),
-        (&[("gpu_layers", "all")], None),
-        (&[("gpu_layers", "99")], None),
-        (&[("gpu_layers", "auto")], None),
-        (&[("gpu_layers", "2")], Some("2 of 5 layers stay on the GPU; the weights of the other 3 (")),
-        (&[("gpu_layers", "0"), ("stream_slots", "3")], Some("in every step, through 3 slots of ")),
+        (DeviceOptions::default(), None),
+        (layers("all"), None),
+        (layers("99"), None),
+        (layers("auto"), None),
+        (layers("2"), Some("2 of 5 layers stay on the GPU; the weights of the other 3 (")),
+        (DeviceOptions { stream_slots: Some(3), ..layers("0") }, Some("in every step, through 3 slots of ")),
     ] {
-        let note = note_of(options).expect("options");
+        let note = note_of(options.clone()).expect("options");
         assert_eq!(note.is_some(), want.is_some(), "{options:?}: {note:?}");
         assert!(note.unwrap_or_default().contains(want.unwrap_or_default()));
     }
-    for (option, value, want) in [
-        ("gpu_layers", "few", "want all, auto or a number of layers"),
-        ("override_tensor", "exps", "want PATTERN=BUFFER"),
-        ("override_tensor", "a=CPU,(=CPU", "`(` is not a regular expression"),
-        ("override_tensor", "a=ROCm0", "want the buffer CPU, CUDA_Host or CUDA0, got `ROCm0`"),
+    for (list, want) in [
+        ("exps", "want PATTERN=BUFFER"),
+        ("a=CPU,(=CPU", "`(` is not a regular expression"),
+        ("a=ROCm0", "want the buffer CPU, CUDA_Host or CUDA0, got `ROCm0`"),
     ] {
-        let message = note_of(&[(option, value)]).unwrap_err().to_string();
-        assert!(message.contains(&format!("DeviceOptions::{option}: {want}")), "{message}");
+        let options = DeviceOptions { override_tensor: Some(list.into()), ..DeviceOptions::default() };
+        let message = note_of(options).unwrap_err().to_string();
+        assert!(message.contains(&format!("DeviceOptions::override_tensor: {want}")), "{message}");
     }
 }
 

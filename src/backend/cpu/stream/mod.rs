@@ -11,29 +11,17 @@ mod order;
 mod reader;
 
 use std::collections::{HashMap, HashSet};
-use std::str::FromStr;
 
 use bytes::Bytes;
 use ggml_types::HostTensor;
 
 use super::alloc::{Counter, PartAllocator};
-use crate::{BackendError, Chosen, DeviceOption, MemoryKind, WeightRows, memory};
+use crate::{BackendError, DeviceOptions, MemoryKind, Resident, WeightRows, memory};
 pub(super) use file_weight::FileWeight;
 pub(super) use reader::Reader;
 use sterna_cpu_kernels::Aligned;
 use sterna_program::part::spread;
 use sterna_program::{Program, Stage, Weight, WeightDecl};
-
-/// Number of layers whose weights stay in memory.
-pub const RESIDENT_LAYERS: DeviceOption = DeviceOption {
-    name: "resident_layers",
-    about: "layers whose weights stay in memory: auto (what fits), a number, all, none (not even the head), \
-            or mapped (the system may evict pages and reads them again); others are read in every step",
-};
-
-/// Number of pieces of the other layers that are read ahead.
-pub const STREAM_SLOTS: DeviceOption =
-    DeviceOption { name: "stream_slots", about: "pieces of 8 MiB that are read ahead, 1 to 64" };
 
 /// Selection of the weights that are read in every step, and how they are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,22 +35,6 @@ pub struct Streaming {
     pub piece_bytes: usize,
     /// Upper limit for the bytes that are regarded as free.
     pub most_bytes: Option<u64>,
-}
-
-/// Number of layers whose weights stay in memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Resident {
-    /// All if they fit in memory; otherwise as many as fit and leave a margin.
-    Auto,
-    /// All; a model that does not fit is rejected.
-    All,
-    /// All, as bytes of a mapped file, which need no memory of their own: the system may evict their pages
-    /// and reads them again.
-    Mapped,
-    /// This number of layers and the head; all if the model has no more layers.
-    Count(usize),
-    /// None, not even the head.
-    Nothing,
 }
 
 impl Default for Streaming {
@@ -81,36 +53,14 @@ impl Streaming {
     /// Default bytes of a piece: enough to read a disk at full speed, for a few milliseconds at most.
     pub const DEFAULT_PIECE_BYTES: usize = 8 << 20;
 
-    /// Parses the backend's options.
+    /// The streaming that the backend's options choose.
     ///
     /// # Errors
-    /// [`BackendError::Option`] for invalid values.
-    pub fn parse(chosen: &Chosen<'_>) -> Result<Self, BackendError> {
+    /// [`BackendError::Option`] for an invalid number of slots.
+    pub fn new(options: &DeviceOptions) -> Result<Self, BackendError> {
         let default = Self::default();
-        let slots = |text: &str| match text.parse() {
-            Ok(n @ 1..=64) => Ok(n),
-            _ => Err(format!("want 1 to 64, got `{text}`")),
-        };
-        let resident = chosen.parsed(&RESIDENT_LAYERS, str::parse)?.unwrap_or(default.resident);
-        let slots = chosen.parsed(&STREAM_SLOTS, slots)?.unwrap_or(default.slots);
-        Ok(Self { resident, slots, ..default })
-    }
-}
-
-impl FromStr for Resident {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "auto" => Ok(Self::Auto),
-            "all" => Ok(Self::All),
-            "mapped" => Ok(Self::Mapped),
-            "none" => Ok(Self::Nothing),
-            n => n
-                .parse()
-                .map(Self::Count)
-                .map_err(|_| format!("want auto, all, none, mapped or a number of layers, got `{n}`")),
-        }
+        let resident = options.resident_layers.unwrap_or(default.resident);
+        Ok(Self { resident, slots: options.slots(default.slots, 64)?, ..default })
     }
 }
 

@@ -16,7 +16,7 @@ use super::lower::{Lowered, macs};
 use super::memory::Memory;
 use super::picks::Picks;
 use super::profile::{Profile, Profiling};
-use super::stream::{Layout, MinBatch, Segment, Stream, Streaming, weight_parts};
+use super::stream::{Layout, Segment, Stream, Streaming, weight_parts};
 use super::tiled::{MMA_LEAST, is_tiled};
 use super::weight::{DeviceWeight, Products};
 use super::{attend, heads, mixture};
@@ -25,7 +25,7 @@ use crate::device::plan::Missing;
 use crate::device::sampling::Sampler;
 use crate::device::step::Image;
 use crate::device::tiles::Tiling;
-use crate::{BackendError, DeviceMemory, KvPage, Overhead, StageTime, assert_declared};
+use crate::{BackendError, DeviceMemory, KvPage, MinBatch, Overhead, StageTime, assert_declared};
 use sterna_program::{Buf, Program, Sampling, Step};
 use variant::{Recorder, Variant};
 

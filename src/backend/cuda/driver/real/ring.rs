@@ -9,8 +9,8 @@ use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys;
 
 use super::call::{Called, fail};
-use crate::BackendError;
 use crate::cuda::driver::Address;
+use crate::{BackendError, OptionId};
 
 const WAIT: sys::CUevent_wait_flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
 
@@ -53,7 +53,8 @@ impl Copies {
         let host = unsafe { result::malloc_host(self.bytes.max(1) as usize, flags) };
         self.host = host.map_err(|DriverError(code)| {
             let want = format!("{} bytes of page-locked memory for streamed layers: {code:?}", self.bytes);
-            fail("cuMemHostAlloc", format!("{want}; a larger DeviceOptions::gpu_layers needs less"))
+            let way_out = ["; a larger ", OptionId::GpuLayers.path(), " needs less"];
+            fail("cuMemHostAlloc", want).avoided_by(way_out)
         })?;
         // SAFETY: the memory was allocated above, to be mapped.
         unsafe { sys::cuMemHostGetDevicePointer_v2(&raw mut self.address, self.host, 0) }
