@@ -47,71 +47,84 @@ pub struct CardOnPaper {
     pub memory_bytes: Option<u64>,
 }
 
-/// Declares the options of all backends, each once: a field of [`DeviceOptions`] and its [`OptionId`].
+/// Declares the options of all backends, each once: its field, the type of its values, and its [`OptionId`].
 macro_rules! options {
-    ($($(#[$about:meta])* $field:ident, $id:ident: $value:ty;)*) => {
-        /// A backend of this build with its options. What is `None` is left to the backend.
+    (
+        $(#[$about_all:meta])*
+        pub struct $all:ident {
+            $($(#[$about:meta])* $field:ident: $value:ty, $id:ident;)*
+        }
+        $(#[$about_ids:meta])*
+        pub enum $ids:ident;
+    ) => {
+        $(#[$about_all])*
         #[derive(Clone, Debug, Default)]
-        pub struct DeviceOptions {
+        pub struct $all {
             /// The backend; `None` is `auto`, the fastest that opens.
             pub backend: Option<&'static Entry>,
             $($(#[$about])* pub $field: Option<$value>,)*
         }
 
-        /// An option, as errors name it.
+        impl $all {
+            /// The options that are chosen.
+            pub fn chosen(&self) -> impl Iterator<Item = $ids> + use<> {
+                [$(self.$field.is_some().then_some($ids::$id)),*].into_iter().flatten()
+            }
+        }
+
+        $(#[$about_ids])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-        pub enum OptionId {
+        pub enum $ids {
             $($(#[$about])* $id,)*
             /// [`CardOnPaper::card`].
             Card,
         }
 
-        impl OptionId {
+        impl $ids {
             /// Path of its field, such as `DeviceOptions::gpu_layers`.
             pub const fn path(self) -> &'static str {
                 match self {
-                    $(Self::$id => concat!("DeviceOptions::", stringify!($field)),)*
+                    $(Self::$id => concat!(stringify!($all), "::", stringify!($field)),)*
                     Self::Card => "CardOnPaper::card",
                 }
-            }
-        }
-
-        impl DeviceOptions {
-            /// The options that are chosen.
-            pub fn chosen(&self) -> impl Iterator<Item = OptionId> + use<> {
-                [$(self.$field.is_some().then_some(OptionId::$id)),*].into_iter().flatten()
             }
         }
     };
 }
 
 options! {
-    /// The device, for a backend that may find several: index in its list, or part of a name; for cuda also
-    /// several indices, comma-separated.
-    device, Device: String;
-    /// The use of several GPUs.
-    split_mode, SplitMode: SplitMode;
-    /// The share of the model that each of several GPUs gets.
-    tensor_split, TensorSplit: Proportions;
-    /// The way in which products of int8 activations are computed.
-    int8, Int8: Int8;
-    /// Layers whose weights stay on the GPU; the others are streamed.
-    gpu_layers, GpuLayers: GpuLayers;
-    /// Matrices that stay in host memory and are streamed, as llama.cpp's `PATTERN=BUFFER,PATTERN=BUFFER`:
-    /// a matrix whose name contains the pattern is in host memory (`CPU`, or `CUDA_Host`) or in GPU memory
-    /// (`CUDA0`); the first match counts.
-    override_tensor, OverrideTensor: String;
-    /// On a GPU, streamed layers that it holds at a time, 1 to 8; on the CPU, pieces of 8 MiB that are read
-    /// ahead, 1 to 64.
-    stream_slots, StreamSlots: usize;
-    /// Smallest batch for which streamed weights are copied to the GPU.
-    op_offload_min_batch, MinBatch: MinBatch;
-    /// Layers whose weights stay in memory on the CPU; the others are read in every step.
-    resident_layers, ResidentLayers: Resident;
-    /// Placement of the threads of the CPU.
-    numa, Numa: Numa;
-    /// Timing of stages; the host waits for each run.
-    profile, Profile: Profile;
+    /// A backend of this build with its options. What is `None` is left to the backend.
+    pub struct DeviceOptions {
+        /// The device, for a backend that may find several: index in its list, or part of a name; for cuda
+        /// also several indices, comma-separated.
+        device: String, Device;
+        /// The use of several GPUs.
+        split_mode: SplitMode, SplitMode;
+        /// The share of the model that each of several GPUs gets.
+        tensor_split: Proportions, TensorSplit;
+        /// The way in which products of int8 activations are computed.
+        int8: Int8, Int8;
+        /// Layers whose weights stay on the GPU; the others are streamed.
+        gpu_layers: GpuLayers, GpuLayers;
+        /// Matrices that stay in host memory and are streamed, as llama.cpp's
+        /// `PATTERN=BUFFER,PATTERN=BUFFER`: a matrix whose name contains the pattern is in host memory
+        /// (`CPU`, or `CUDA_Host`) or in GPU memory (`CUDA0`); the first match counts.
+        override_tensor: String, OverrideTensor;
+        /// On a GPU, streamed layers that it holds at a time, 1 to 8; on the CPU, pieces of 8 MiB that are
+        /// read ahead, 1 to 64.
+        stream_slots: usize, StreamSlots;
+        /// Smallest batch for which streamed weights are copied to the GPU.
+        op_offload_min_batch: MinBatch, MinBatch;
+        /// Layers whose weights stay in memory on the CPU; the others are read in every step.
+        resident_layers: Resident, ResidentLayers;
+        /// Placement of the threads of the CPU.
+        numa: Numa, Numa;
+        /// Timing of stages; the host waits for each run.
+        profile: Profile, Profile;
+    }
+
+    /// An option, as errors name it.
+    pub enum OptionId;
 }
 
 impl fmt::Display for OptionId {
