@@ -15,7 +15,7 @@ pub const KERNELS: [KernelName; 2] =
 
 /// `x[r] = residual(x[r]) + norm(product[r])`, rows of `cols` elements.
 pub struct PostNorm<'a> {
-    /// Those of the product and of the residual.
+    /// Norms of the product and of the residual.
     pub norms: [Option<&'a Norm>; 2],
     pub product: Place,
     pub x: Buf,
