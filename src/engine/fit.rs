@@ -119,8 +119,8 @@ impl EngineOptions {
 }
 
 /// True if a model fits on a backend with these options and the given margin, or the backend's default one.
-/// False if the backend lacks kernels for it, or if it fits only with weight streaming that the options do not
-/// request.
+/// False if the backend lacks kernels for it, or if it fits only with weight streaming that the options do
+/// not request.
 ///
 /// # Errors
 /// [`Error::Model`], [`Error::Option`]; [`Error::Backend`], except for missing kernels.

@@ -49,9 +49,9 @@ impl Haystack {
     }
 
     /// Inserts needles into `text`; together they fill `n_ctx` positions less the room for a question. The
-    /// first token of `text` stays the first. Needles consist of tokens of `pool` that are not in the text, if
-    /// there are enough: the model knows these tokens, but has not seen them elsewhere in the text. `seed`
-    /// selects them.
+    /// first token of `text` stays the first. Needles consist of tokens of `pool` that are not in the text,
+    /// if there are enough: the model knows these tokens, but has not seen them elsewhere in the text.
+    /// `seed` selects them.
     ///
     /// # Panics
     /// If `n_ctx` is below [`MIN_CTX`](Self::MIN_CTX), `text` is shorter than that, or `pool` is empty.

@@ -436,7 +436,7 @@ fn fit_streams_models_that_do_not_fit() {
     assert!(whole.status.success() && streamed.status.success(), "{}", text(&streamed.stderr));
     let stderr = text(&streamed.stderr);
     assert!(
-        stderr.contains("--fit chose -ngl auto") && stderr.contains("of 8 layers stay on the card"),
+        stderr.contains("--fit chose -ngl auto") && stderr.contains("of 8 layers stay on the GPU"),
         "{stderr}"
     );
     assert!(!text(&whole.stderr).contains("-ngl"));
