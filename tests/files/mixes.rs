@@ -476,7 +476,7 @@ fn invalid_imatrices_are_refused() {
     assert!(add(&[], &[1.0]).contains("found 0 for 1") && add(&[1.0], &[]).contains("found 1 for 0"));
     let mut twice = Imatrix::new("", 1, 1);
     twice.add("w", &[1.0], &[1.0]).unwrap();
-    assert!(twice.add("w", &[1.0], &[1.0]).unwrap_err().to_string().contains("twice"));
+    assert!(twice.add("w", &[1.0], &[1.0]).unwrap_err().to_string().contains("duplicate"));
 
     // Files with half an entry, with another type, or without a matrix.
     let file = |name: &str, ty: &dyn QuantType, metadata: Metadata| {
