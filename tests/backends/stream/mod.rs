@@ -264,7 +264,8 @@ fn selected_experts_are_read_from_host_memory() {
         let mut backend = on(Simt::new(1, 3), Some(streaming.clone()));
         assert!(everything(&case, &pages, &mut *backend, by) == want, "{model:?} by {by:?}");
         let note = backend.note().expect("something is streamed");
-        assert!(note.contains("in steps of more than 8 rows") && note.contains("where they lie"), "{note}");
+        assert!(note.contains("in steps of more than 8 rows"), "{note}");
+        assert!(note.contains("reads the selected experts from host memory"), "{note}");
     }
     let watch = Arc::new(Watch::default());
     let mut backend = on(Watched::new(Simt::new(1, 1), &watch), Some(streaming.clone()));
