@@ -160,13 +160,13 @@ where
     fn parse_ref(&self, _: &Command, arg: Option<&Arg>, value: &OsStr) -> Result<T, clap::Error> {
         let flag = arg.and_then(Arg::get_long).unwrap_or_default();
         let wrong = |why: String| clap::Error::raw(ErrorKind::ValueValidation, format!("--{flag}: {why}\n"));
-        value.to_string_lossy().parse().map_err(wrong)
+        value.to_string_lossy().parse::<T>().map_err(wrong)
     }
 }
 
 /// Reads the value of `--resident-layers`; `--load-mode mmap` is [`Resident::Mapped`].
 fn resident_layers(value: &str) -> Result<Resident, String> {
-    let parsed = value.parse().ok().filter(|resident| *resident != Resident::Mapped);
+    let parsed = value.parse::<Resident>().ok().filter(|resident| *resident != Resident::Mapped);
     parsed.ok_or_else(|| "want auto, all, none or a number of layers".into())
 }
 

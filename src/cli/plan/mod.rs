@@ -173,7 +173,7 @@ impl PlanArgs {
 
     /// A backend with the given options.
     fn options_on(&self, backend: &str) -> Result<DeviceOptions, CliError> {
-        let DeviceOptions { backend, .. } = backend.parse()?;
+        let DeviceOptions { backend, .. } = backend.parse::<DeviceOptions>()?;
         Ok(DeviceOptions { backend, ..self.load.options_of(self.backend_name())? })
     }
 

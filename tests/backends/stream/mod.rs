@@ -207,7 +207,7 @@ fn two_programs_share_streamed_weights() {
 fn options_choose_the_layers_and_the_note_names_them() {
     let (case, _) = model_case(Model { n_layers: 5, ..SMALL });
     let note_of = |options: DeviceOptions| -> Result<Option<String>, BackendError> {
-        let DeviceOptions { backend, .. } = "cuda-simt".parse()?;
+        let DeviceOptions { backend, .. } = "cuda-simt".parse::<DeviceOptions>()?;
         let options = DeviceOptions { backend, op_offload_min_batch: Some(MinBatch::Rows(1)), ..options };
         let mut backend = options.open(1)?;
         case.on(&mut *backend);
