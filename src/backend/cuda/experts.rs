@@ -202,7 +202,7 @@ impl Op for &Experts {
             }
         }
         names.extend([ROUTE, MIX]);
-        names.extend((!has_pairs(p, s)).then(|| combine::KERNEL));
+        names.extend((!has_pairs(p, s)).then_some(combine::KERNEL));
         Ok(names)
     }
 
