@@ -86,7 +86,7 @@ fn embed_rejects_bad_input() {
     refused(&embed(&["-p", ""]), &["text 1: is empty"]);
     refused(&embed(&["-f", "no.txt"]), &["no.txt"]);
     refused(&embed(&["-f", "long.txt"]), &["long.txt, line 2", "the context of 256", "--truncate"]);
-    refused(&embed(&["-p", "a", "--dimensions", "129"]), &["--dimensions 129", "vectors of 128"]);
+    refused(&embed(&["-p", "a", "--dimensions", "129"]), &["--dimensions 129", "vectors have 128"]);
     refused(&embed(&["-p", "a", "--output-format", "npy"]), &["-o FILE"]);
     refused(&embed(&["-p", "a", "--pooling", "rank"]), &["text 1", "a tab"]);
     assert_eq!(embed(&["-f", "long.txt", "--truncate"]).status.code(), Some(0));
