@@ -8,6 +8,7 @@ use super::{files, relative};
 const SEARCHED: &[&str] = &[
     "ARCHITECTURE.md",
     "CONTRIBUTING.md",
+    "Cargo.toml",
     "README.md",
     "benches",
     "build.rs",
