@@ -22,7 +22,8 @@ pub struct GrpcArgs {
     /// and decode (builds with the feature `grpc`)
     #[arg(long, value_name = "HOST:PORT", requires = "grpc")]
     kv_transfer: Option<String>,
-    /// IP addresses of servers whose computed prompts are accepted, besides this machine's, comma-separated
+    /// Addresses of servers to fetch computed prompts from, comma-separated: IP:PORT, or an IP with the port of
+    /// --kv-transfer
     #[arg(long, value_name = "LIST", requires = "kv_transfer")]
     kv_transfer_peers: Option<String>,
     /// Maximum MiB of computed prompts kept for other servers, and the same again for prompts received
@@ -35,7 +36,7 @@ pub struct GrpcArgs {
 }
 
 /// Address of the KV cache transfer, its peers, and the maximum bytes kept.
-type Transfer = (SocketAddr, Vec<IpAddr>, usize);
+type Transfer = (SocketAddr, Vec<SocketAddr>, usize);
 
 impl GrpcArgs {
     /// Starts the requested services.
@@ -66,8 +67,10 @@ impl GrpcArgs {
         let Some(address) = &self.kv_transfer else { return Ok(None) };
         let address = socket_address("--kv-transfer", address)?;
         let peers = list(&self.kv_transfer_peers).into_iter().map(|peer| {
+            let of_ip = |ip: IpAddr| SocketAddr::new(ip, address.port());
             peer.parse()
-                .map_err(|err| format!("--kv-transfer-peers {peer}: want an IP address: {err}").into())
+                .or_else(|_| peer.parse().map(of_ip))
+                .map_err(|_| format!("--kv-transfer-peers {peer}: want an IP address, or IP:PORT").into())
         });
         let peers = peers.collect::<Result<_, CliError>>()?;
         Ok(Some((address, peers, (self.kv_transfer_memory as usize) << 20)))

@@ -88,8 +88,8 @@ impl control_server::Control for Control {
     }
 
     async fn abort(&self, request: Request<AbortRequest>) -> Result<Response<AbortResponse>, Status> {
-        who(&self.app, &request)?;
-        request.into_inner().request_ids.iter().for_each(|name| self.running.abort(name));
+        let client = who(&self.app, &request)?;
+        request.into_inner().request_ids.into_iter().for_each(|name| self.running.abort(&client, name));
         Ok(Response::new(AbortResponse {}))
     }
 

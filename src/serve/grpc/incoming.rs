@@ -2,28 +2,34 @@
 
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use sterna_serve::companion::{Acceptor, TlsStream};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_stream::Stream;
 use tonic::transport::server::Connected;
 
 /// Maximum completed handshakes that wait to be served.
 const WAITING: usize = 16;
+/// First bytes that an HTTP/2 client sends.
+const PREFACE: usize = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".len();
 
 /// Stream of incoming connections.
 pub struct Incoming(mpsc::Receiver<io::Result<Connection>>);
 
 impl Incoming {
-    /// Connections of `listener`; TLS handshakes may take up to `patience`.
-    pub fn new(listener: TcpListener, tls: Option<Acceptor>, patience: Duration) -> Self {
+    /// Connections of `listener`, at most `most` at a time. A client has `patience` for its TLS handshake and
+    /// HTTP/2's preface.
+    pub fn new(listener: TcpListener, tls: Option<Acceptor>, most: usize, patience: Duration) -> Self {
         let (sender, receiver) = mpsc::channel(WAITING);
+        let places = Arc::new(Semaphore::new(most));
         tokio::spawn(async move {
             loop {
+                let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
                 let accepted = tokio::select! {
                     () = sender.closed() => return,
                     accepted = listener.accept() => accepted,
@@ -40,16 +46,13 @@ impl Incoming {
                 let _ = stream.set_nodelay(true);
                 let (tls, sender) = (tls.clone(), sender.clone());
                 tokio::spawn(async move {
-                    let connection = match tls {
-                        None => Connection::Plain(stream),
-                        Some(tls) => match tokio::time::timeout(patience, tls.accept(stream)).await {
-                            Ok(Ok(stream)) => Connection::Tls(Box::new(stream)),
-                            Ok(Err(err)) => return tracing::debug!("TLS handshake failed: {err}"),
-                            Err(_) => return tracing::debug!("TLS handshake failed: the client timed out"),
-                        },
-                    };
-                    // A server that is shutting down takes no more connections.
-                    let _ = sender.send(Ok(connection)).await;
+                    let begun = tokio::time::timeout(patience, Connection::begin(stream, tls, place)).await;
+                    match begun {
+                        // A server that is shutting down takes no more connections.
+                        Ok(Ok(connection)) => drop(sender.send(Ok(connection)).await),
+                        Ok(Err(err)) => tracing::debug!("a gRPC connection did not begin: {err}"),
+                        Err(_) => tracing::debug!("a gRPC connection did not begin: the client timed out"),
+                    }
                 });
             }
         });
@@ -66,11 +69,36 @@ impl Stream for Incoming {
 }
 
 /// A connection.
-pub enum Connection {
-    /// Not encrypted.
+pub struct Connection {
+    stream: Either,
+    /// The bytes of HTTP/2's preface that have not been read again.
+    preface: io::Cursor<[u8; PREFACE]>,
+    _place: OwnedSemaphorePermit,
+}
+
+enum Either {
     Plain(TcpStream),
-    /// Encrypted.
     Tls(Box<TlsStream>),
+}
+
+impl Connection {
+    /// Waits for the TLS handshake and the client's first bytes: HTTP/2 has no time limit for them.
+    async fn begin(
+        stream: TcpStream,
+        tls: Option<Acceptor>,
+        place: OwnedSemaphorePermit,
+    ) -> io::Result<Self> {
+        let mut stream = match tls {
+            None => Either::Plain(stream),
+            Some(tls) => Either::Tls(Box::new(tls.accept(stream).await?)),
+        };
+        let mut preface = [0; PREFACE];
+        match &mut stream {
+            Either::Plain(stream) => stream.read_exact(&mut preface).await?,
+            Either::Tls(stream) => stream.read_exact(&mut preface).await?,
+        };
+        Ok(Self { stream, preface: io::Cursor::new(preface), _place: place })
+    }
 }
 
 impl Connected for Connection {
@@ -85,32 +113,40 @@ impl AsyncRead for Connection {
         context: &mut Context<'_>,
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_read(context, into),
-            Self::Tls(stream) => Pin::new(stream).poll_read(context, into),
+        let this = self.get_mut();
+        let preface = this.preface.get_ref().get(this.preface.position() as usize..).unwrap_or_default();
+        if !preface.is_empty() {
+            let n = preface.len().min(into.remaining());
+            into.put_slice(&preface[..n]);
+            this.preface.set_position(this.preface.position() + n as u64);
+            return Poll::Ready(Ok(()));
+        }
+        match &mut this.stream {
+            Either::Plain(stream) => Pin::new(stream).poll_read(context, into),
+            Either::Tls(stream) => Pin::new(stream).poll_read(context, into),
         }
     }
 }
 
 impl AsyncWrite for Connection {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_write(context, bytes),
-            Self::Tls(stream) => Pin::new(stream).poll_write(context, bytes),
+        match &mut self.get_mut().stream {
+            Either::Plain(stream) => Pin::new(stream).poll_write(context, bytes),
+            Either::Tls(stream) => Pin::new(stream).poll_write(context, bytes),
         }
     }
 
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_flush(context),
-            Self::Tls(stream) => Pin::new(stream).poll_flush(context),
+        match &mut self.get_mut().stream {
+            Either::Plain(stream) => Pin::new(stream).poll_flush(context),
+            Either::Tls(stream) => Pin::new(stream).poll_flush(context),
         }
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_shutdown(context),
-            Self::Tls(stream) => Pin::new(stream).poll_shutdown(context),
+        match &mut self.get_mut().stream {
+            Either::Plain(stream) => Pin::new(stream).poll_shutdown(context),
+            Either::Tls(stream) => Pin::new(stream).poll_shutdown(context),
         }
     }
 }

@@ -14,7 +14,7 @@ use super::kv_transfer::Transfer;
 use super::request::ParsedRequest;
 use super::stream::{Messages, merged};
 use super::{model, status, who};
-use sterna_serve::companion::{ApiError, App, Handle, JobError, Life, Phase, api_error};
+use sterna_serve::companion::{ApiError, App, Client, Handle, JobError, Life, Phase, api_error};
 
 /// Maximum messages waiting for the client to read them.
 const MESSAGES: usize = 64;
@@ -32,40 +32,44 @@ pub struct Inference {
     pub transfer: Option<Arc<Transfer>>,
 }
 
-/// Running requests by the names that clients gave them.
+/// Running requests by client, and by the name that the client gave them.
 #[derive(Debug, Default)]
-pub struct Running(Mutex<HashMap<String, Vec<Arc<Notify>>>>);
+pub struct Running(Mutex<HashMap<Named, Vec<Arc<Notify>>>>);
+
+/// A client and its name for a request.
+type Named = (Arc<str>, String);
 
 impl Running {
-    fn add(self: &Arc<Self>, name: String) -> Entry {
+    fn add(self: &Arc<Self>, client: &Client, name: String) -> Entry {
+        let named = (Arc::clone(&client.0), name);
         let ends: Arc<Notify> = Arc::default();
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        all.entry(name.clone()).or_default().push(Arc::clone(&ends));
+        all.entry(named.clone()).or_default().push(Arc::clone(&ends));
         drop(all);
-        Entry { running: Arc::clone(self), name, ends }
+        Entry { running: Arc::clone(self), named, ends }
     }
 
-    /// Aborts the requests called `name`.
-    pub fn abort(&self, name: &str) {
+    /// Aborts the requests that `client` called `name`.
+    pub fn abort(&self, client: &Client, name: String) {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        all.get(name).into_iter().flatten().for_each(|ends| ends.notify_one());
+        all.get(&(Arc::clone(&client.0), name)).into_iter().flatten().for_each(|ends| ends.notify_one());
     }
 }
 
 /// A registered request; dropping it removes the request.
 struct Entry {
     running: Arc<Running>,
-    name: String,
+    named: Named,
     ends: Arc<Notify>,
 }
 
 impl Drop for Entry {
     fn drop(&mut self) {
         let mut all = self.running.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(same) = all.get_mut(&self.name) {
+        if let Some(same) = all.get_mut(&self.named) {
             same.retain(|ends| !Arc::ptr_eq(ends, &self.ends));
             if same.is_empty() {
-                all.remove(&self.name);
+                all.remove(&self.named);
             }
         }
     }
@@ -80,7 +84,7 @@ impl Inference {
         let client = who(&self.app, &request)?;
         let model = model(&self.app).await?;
         let request = request.into_inner();
-        let entry = self.running.add(request.request_id.clone());
+        let entry = self.running.add(&client, request.request_id.clone());
         let (app, of, transfer) = (Arc::clone(&self.app), Arc::clone(&model), self.transfer.clone());
         let read = move || ParsedRequest::of(&app, &of.served, &client, transfer, request);
         // Tokenising and compiling grammars may take long.

@@ -5,6 +5,7 @@
 
 use std::collections::HashSet;
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -62,7 +63,12 @@ impl Companion for KvEvents {
             publish(socket, receiver).await;
             ended.notify_one();
         });
-        let endpoint = Endpoint { service: "KV cache events", address: endpoint, warning: None };
+        let address: Option<SocketAddr> = endpoint.trim_start_matches("tcp://").parse().ok();
+        let is_open = !address.is_some_and(|address| address.ip().is_loopback());
+        let warning = (is_open && app.options.keys.is_empty()).then(|| {
+            format!("anyone who can reach {endpoint} can read prompts without a salt: use a private network")
+        });
+        let endpoint = Endpoint { service: "KV cache events", address: endpoint, warning };
         // The cache is dropped after the last request, and the server waits for `ended`.
         Ok(Started { endpoints: vec![endpoint], task: None })
     }

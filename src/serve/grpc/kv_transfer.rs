@@ -68,7 +68,7 @@ pub struct Transfer {
     pub exported: Arc<ExportedPrompts>,
     /// Address that other servers fetch from.
     address: SocketAddr,
-    peers: Vec<IpAddr>,
+    peers: Vec<SocketAddr>,
     /// Memory for fetched pages, in units.
     room: Arc<Semaphore>,
     most_bytes: usize,
@@ -153,9 +153,8 @@ impl Transfer {
     }
 
     async fn try_fetch(&self, source: &Source, most: usize) -> Result<(Handed, usize), String> {
-        let peer = source.address.ip();
-        if !peer.is_loopback() && !self.peers.contains(&peer) {
-            return Err("this address is not a configured peer".into());
+        if !self.peers.contains(&source.address) {
+            return Err("this address is not one of --kv-transfer-peers".into());
         }
         let failed = |err: io::Error| err.to_string();
         let connected = within(TcpStream::connect(source.address)).await;

@@ -68,8 +68,8 @@ impl Companion for Grpc {
         let address = listener.local_addr()?;
         listener.set_nonblocking(true)?;
         let tls = app.options.tls.as_ref().map(|files| Acceptor::new(files, &[b"h2"])).transpose()?;
-        let incoming =
-            Incoming::new(tokio::net::TcpListener::from_std(listener)?, tls, app.options.header_time);
+        let listener = tokio::net::TcpListener::from_std(listener)?;
+        let incoming = Incoming::new(listener, tls, app.options.max_connections, app.options.header_time);
         let (reporter, health) = tonic_health::server::health_reporter();
         let running: Arc<Running> = Arc::default();
         let most = app.options.max_body_bytes;

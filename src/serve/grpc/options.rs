@@ -1,6 +1,6 @@
 //! Options of gRPC and of the transfer of prompts.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -22,8 +22,8 @@ pub struct GrpcOptions {
 pub struct KvTransferOptions {
     /// Address that other servers fetch pages from, with a one-time key.
     pub address: SocketAddr,
-    /// Addresses to fetch pages from, besides loopback. No others are contacted, whatever a request contains.
-    pub peers: Vec<IpAddr>,
+    /// Addresses to fetch pages from. No others are contacted, whatever a request contains.
+    pub peers: Vec<SocketAddr>,
     /// Maximum bytes of pages kept for other servers; the same limit applies to fetched pages that are not in
     /// use yet.
     pub most_bytes: usize,
@@ -36,7 +36,7 @@ pub struct KvTransferOptions {
 }
 
 impl KvTransferOptions {
-    /// Transfer at `address`, only with servers on this machine.
+    /// Transfer at `address`, to other servers and from none.
     pub fn new(address: SocketAddr) -> Self {
         Self {
             address,

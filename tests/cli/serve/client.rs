@@ -43,6 +43,8 @@ pub struct TestServer {
     /// Address of gRPC.
     #[cfg_attr(not(feature = "grpc"), expect(dead_code))]
     pub grpc: Option<SocketAddr>,
+    /// Address of `--kv-transfer`.
+    pub pages: Option<SocketAddr>,
     /// Address of the KV cache events.
     #[cfg_attr(not(feature = "grpc"), expect(dead_code))]
     pub kv_events: Option<String>,
@@ -127,9 +129,10 @@ impl TestServer {
         let (address, stopper) = (server.address(), server.stopper());
         let endpoint = |name: &str| server.endpoints().find(|endpoint| endpoint.service == name);
         let grpc = endpoint("gRPC").map(|grpc| grpc.address.parse().unwrap());
+        let pages = endpoint("computed prompts").map(|pages| pages.address.parse().unwrap());
         let kv_events = endpoint("KV cache events").map(|events| events.address.clone());
         let ended = Some(std::thread::spawn(move || server.wait()));
-        Self { address, grpc, kv_events, engine, stopper, ended }
+        Self { address, grpc, pages, kv_events, engine, stopper, ended }
     }
 
     fn of(server: Server, engine: Option<Engine>) -> Self {

@@ -437,6 +437,49 @@ fn dropped_and_aborted_grpc_requests_free_their_pages() {
 }
 
 #[test]
+fn abort_ends_only_requests_of_the_same_key() {
+    let slow = engine_that(|_| Act::Sleep(Duration::from_millis(5)));
+    let server = TestServer::with_companions(slow, vec![grpc()], |all| {
+        all.keys = vec!["one".into(), "other".into()];
+    });
+    fn with_key<T>(key: &str, message: T) -> tonic::Request<T> {
+        let mut request = tonic::Request::new(message);
+        request.metadata_mut().insert("authorization", format!("Bearer {key}").parse().unwrap());
+        request
+    }
+    runtime().block_on(async {
+        let channel = channel(&server).await;
+        let mut client = InferenceClient::new(channel.clone());
+        let mut control = ControlClient::new(channel.clone());
+        for (key, reason) in [("other", FinishReason::Length), ("one", FinishReason::Aborted)] {
+            let mut named = request(&[1, 2, 3], 40);
+            named.request_id = "same".into();
+            let stream = client.generate_stream(with_key("one", named)).await;
+            let mut stream = stream.unwrap().into_inner();
+            stream.message().await.unwrap().unwrap();
+            let abort = AbortRequest { request_ids: vec!["same".into()] };
+            control.abort(with_key(key, abort)).await.unwrap();
+            let mut last = None;
+            while let Some(piece) = stream.message().await.unwrap() {
+                last = piece.outputs.unwrap().finish_info;
+            }
+            assert_eq!(last.unwrap().finish_reason(), reason, "{key}");
+        }
+    });
+}
+
+#[test]
+fn silent_grpc_connections_give_up_their_places() {
+    let server = TestServer::with_companions(super::client::engine(N_CTX), vec![grpc()], |all| {
+        (all.max_connections, all.header_time) = (2, Duration::from_millis(100));
+    });
+    let _silent = [0, 1].map(|_| std::net::TcpStream::connect(server.grpc.unwrap()).unwrap());
+    runtime().block_on(async {
+        assert!(generate(&channel(&server).await, request(&[1], 1)).await.is_ok());
+    });
+}
+
+#[test]
 fn concurrent_grpc_streams_equal_single_ones() {
     let server = started();
     let asked = |at: u32| {

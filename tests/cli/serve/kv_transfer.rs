@@ -28,6 +28,11 @@ fn server(cache: &str, change: impl FnOnce(&mut KvTransferOptions)) -> TestServe
     TestServer::with_companions(with_cache(cache), vec![grpc(Some(transfer))], |_| ())
 }
 
+/// A server that fetches pages from `one`.
+fn reader(cache: &str, one: &TestServer) -> TestServer {
+    server(cache, |options| options.peers.push(one.pages.unwrap()))
+}
+
 fn grpc(kv_transfer: Option<KvTransferOptions>) -> Box<dyn Companion> {
     Box::new(Grpc::new(GrpcOptions { address: LOOPBACK, card: None, kv_transfer }))
 }
@@ -73,7 +78,8 @@ fn text<'a>(transfer: &'a Struct, name: &str) -> &'a str {
 #[test]
 fn another_server_continues_with_the_same_text() {
     for cache in ["f16", "turboquant"] {
-        let (one, other, alone) = (server(cache, |_| ()), server(cache, |_| ()), server(cache, |_| ()));
+        let (one, alone) = (server(cache, |_| ()), server(cache, |_| ()));
+        let other = reader(cache, &one);
         for (seed, n) in [(1, 65), (2, 128), (3, 129), (4, 200), (5, 280)] {
             let asked = |temperature: f32| {
                 let mut asked = request(&prompt(seed, n), 30);
@@ -111,8 +117,11 @@ fn another_server_continues_with_the_same_text() {
 fn unavailable_pages_are_computed() {
     let one = server("f16", |_| ());
     // The time that this server would wait for a host.
-    let other = server("f16", |options| options.fetch_time = Duration::from_secs(300));
-    let codec = server("q8_0", |_| ());
+    let other = server("f16", |options| {
+        options.fetch_time = Duration::from_secs(300);
+        options.peers.push(one.pages.unwrap());
+    });
+    let codec = reader("q8_0", &one);
     let asked = || request(&prompt(1, 200), 20);
     let want = ask(&one, asked()).unwrap().text;
     let computed = |server: &TestServer, transfer: Struct, salt: &str| {
@@ -137,6 +146,12 @@ fn unavailable_pages_are_computed() {
     let begun = Instant::now();
     assert_eq!(computed(&other, transfer, "host"), want);
     assert!(begun.elapsed() < Duration::from_secs(200), "{:?}", begun.elapsed());
+    // Another port of a host that is allowed is not contacted, either.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let transfer = at(prefill(&one, &prompt(1, 200)), listener.local_addr().unwrap());
+    assert_eq!(computed(&other, transfer, "port"), want);
+    assert_eq!(listener.accept().unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
     // Pages of a server that has ended.
     let transfer = prefill(&one, &prompt(1, 200));
     drop(one);
@@ -147,7 +162,7 @@ fn unavailable_pages_are_computed() {
 #[test]
 fn kept_pages_are_bounded_and_bad_parameters_refused() {
     let one = server("f16", |options| options.most_prompts = 2);
-    let other = server("f16", |_| ());
+    let other = reader("f16", &one);
     let transfer: Vec<Struct> = (0..3).map(|seed| prefill(&one, &prompt(seed, 150))).collect();
     let cached = |seed: u32, transfer: &Struct| {
         let got = ask(&other, with(request(&prompt(seed, 150), 2), transfer.clone(), "")).unwrap();
@@ -159,8 +174,11 @@ fn kept_pages_are_bounded_and_bad_parameters_refused() {
     let short = server("f16", |options| options.kept_time = Duration::from_millis(50));
     let transfer = prefill(&short, &prompt(7, 150));
     std::thread::sleep(Duration::from_millis(100));
-    assert_eq!(cached(7, &transfer), Some(0), "the prompt has expired");
-    let small = server("f16", |options| options.most_bytes = 10_000);
+    assert_eq!(fetch(&transfer)[HELLO.len()..], 0u64.to_le_bytes(), "the prompt has expired");
+    let small = server("f16", |options| {
+        options.most_bytes = 10_000;
+        options.peers.push(one.pages.unwrap());
+    });
     let none = prefill(&small, &prompt(8, 150));
     assert_eq!(none.fields["do_remote_prefill"].kind, Some(Kind::BoolValue(false)), "it is too large");
     // The limit holds for fetched pages, too.
@@ -200,17 +218,15 @@ fn kept_pages_are_bounded_and_bad_parameters_refused() {
     other.still_answers();
 }
 
-/// Listens in place of a server, reads the request of one client, and calls `answer` with its connection.
-fn peer(answer: impl Fn(&mut TcpStream) + Send + 'static) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
+/// Reads the request of one client in place of a server, and calls `answer` with its connection.
+fn answer_one(listener: &TcpListener, answer: impl Fn(&mut TcpStream) + Send + 'static) {
+    let listener = listener.try_clone().unwrap();
     std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
         let mut asked = [0; HELLO.len() + 32];
         stream.read_exact(&mut asked).unwrap();
         answer(&mut stream);
     });
-    address
 }
 
 /// Fetches pages as a server does.
@@ -229,8 +245,15 @@ fn fetch(transfer: &Struct) -> Vec<u8> {
 fn hostile_peers_only_cost_time() {
     let one = server("f16", |_| ());
     // `patient` is for answers that end, even if the cores are busy, and `hasty` for answers that do not end.
-    let patient = server("f16", |options| options.fetch_time = Duration::from_secs(120));
-    let hasty = server("f16", |options| options.fetch_time = Duration::from_millis(1500));
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let fetching = |time: Duration| {
+        server("f16", |options| {
+            options.fetch_time = time;
+            options.peers.push(address);
+        })
+    };
+    let (patient, hasty) = (fetching(Duration::from_secs(120)), fetching(Duration::from_millis(400)));
     let asked = || request(&prompt(1, 200), 20);
     let want = ask(&one, asked()).unwrap().text;
     let good = fetch(&prefill(&one, &prompt(1, 200)));
@@ -239,7 +262,8 @@ fn hostile_peers_only_cost_time() {
     let transfer = prefill(&one, &prompt(1, 200));
     let try_on = |other: &TestServer, name: &str, answer: Box<dyn Fn(&mut TcpStream) + Send>, cached: u32| {
         let begun = Instant::now();
-        let transfer = at(transfer.clone(), peer(answer));
+        answer_one(&listener, answer);
+        let transfer = at(transfer.clone(), address);
         let got = ask(other, with(asked(), transfer, name)).unwrap();
         assert_eq!((&got.text, got.finish.num_cached_tokens), (&want, Some(cached)), "{name}");
         assert!(begun.elapsed() < Duration::from_secs(100), "{name}: {:?}", begun.elapsed());
@@ -291,14 +315,15 @@ fn hostile_peers_only_cost_time() {
         }),
         0,
     );
-    try_on(&hasty, "silence", Box::new(|_| std::thread::sleep(Duration::from_secs(4))), 0);
+    try_on(&hasty, "silence", Box::new(|stream| drop(stream.read(&mut [0]))), 0);
     hasty.still_answers();
     patient.still_answers();
 }
 
 #[test]
 fn hostile_clients_get_no_pages() {
-    let (one, other) = (server("f16", |_| ()), server("f16", |_| ()));
+    let one = server("f16", |_| ());
+    let other = reader("f16", &one);
     let transfer = prefill(&one, &prompt(1, 200));
     let address = format!("{}:{}", text(&transfer, "remote_host"), text(&transfer, "remote_port"));
     let connect = || {
