@@ -2,14 +2,18 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::ops::ControlFlow;
+use std::path::PathBuf;
 use std::sync::LazyLock;
 use std::time::Duration;
+use std::{fs, process};
 
 use bytes::Bytes;
 use serde_json::{Value, json};
-use sterna::engine::{Engine, EngineOptions, SamplerOptions};
+use sterna::convert::{ConvertOptions, Converter};
+use sterna::engine::{Engine, EngineOptions, Grammar as _, SamplerOptions};
 use sterna::gguf::{Array, Gguf, GgufWriter, Metadata};
-use sterna::grammar::to_lark;
+use sterna::grammar::{Grammars, Limits as GrammarLimits, Source, to_lark};
 use sterna::model::{self, Model};
 use sterna::program::Limits;
 use sterna::quantize::Imatrix;
@@ -74,6 +78,106 @@ pub fn imatrix(data: &[u8]) {
     found.write(&mut written).expect("writing to memory cannot fail");
     if let Some(again) = read(&written) {
         assert_eq!(again.len(), found.len());
+    }
+}
+
+/// Converts a checkpoint: a model's configuration, tokenizer.json and safetensors file, separated by U+0001.
+/// An empty section, or one that is missing, is that of a good checkpoint.
+pub fn checkpoint(data: &[u8]) {
+    const FILES: [(&str, &[u8]); 3] = [
+        ("config.json", include_bytes!("../tests/data/golden/hf/qwen35/config.json")),
+        ("tokenizer.json", include_bytes!("../tests/data/golden/hf/qwen35/tokenizer.json")),
+        ("model.safetensors", include_bytes!("../tests/data/golden/hf/qwen35/model.safetensors")),
+    ];
+    static FOLDER: LazyLock<PathBuf> = LazyLock::new(|| {
+        let folder = std::env::temp_dir().join(format!("sterna-fuzz-{}", process::id()));
+        fs::create_dir_all(&folder).expect("a folder for temporary files");
+        folder
+    });
+    let mut sections = data.splitn(FILES.len(), |byte| *byte == 1);
+    for (name, good) in FILES {
+        let section = sections.next().filter(|section| !section.is_empty());
+        fs::write(FOLDER.join(name), section.unwrap_or(good)).expect("space for temporary files");
+    }
+    let Ok(converter) = Converter::open(&FOLDER, &ConvertOptions::default()) else { return };
+    let Ok(quantizer) = converter.quantizer() else { return };
+    let mut out = Vec::new();
+    if quantizer.write(&mut out, |_| ControlFlow::Continue(())).is_ok() {
+        Gguf::from_bytes(out.into()).expect("what we write is GGUF");
+    }
+}
+
+/// Restores a saved session. An even first byte: the rest is a list of changes to a good file, each a position
+/// (u16) and a byte; an odd one: the rest is the file. The checksum is right in both cases.
+pub fn session(data: &[u8]) {
+    static SAVED: LazyLock<(Engine, Vec<u8>)> = LazyLock::new(|| {
+        let options = EngineOptions {
+            device: "cpu".parse().expect("a backend"),
+            n_ctx: Some(192),
+            threads: Some(1),
+            ..EngineOptions::default()
+        };
+        let file = Bytes::from_static(include_bytes!("../tests/data/golden/hf/qwen35.llamacpp-f16.gguf"));
+        let engine = Engine::from_bytes(file, &options).expect("a good model");
+        let mut session = engine.session().expect("a free slot");
+        session.prefill(&[5; 70]).expect("tokens of the vocabulary");
+        let mut saved = Vec::new();
+        session.save(&mut saved).expect("writing to memory cannot fail");
+        drop(session);
+        (engine, saved)
+    });
+    let (engine, saved) = &*SAVED;
+    let (&kind, rest) = data.split_first().unwrap_or((&0, &[]));
+    let mut file = match kind % 2 {
+        0 => saved[..saved.len() - 4 - usize::from(kind / 16)].to_vec(),
+        _ => rest.to_vec(),
+    };
+    if kind % 2 == 0 {
+        for change in rest.chunks_exact(3) {
+            let at = usize::from(u16::from_le_bytes([change[0], change[1]])) % file.len();
+            file[at] ^= change[2];
+        }
+    }
+    file.extend(crc32fast::hash(&file).to_le_bytes());
+    if let Ok(mut session) = engine.restore(&mut &file[..]) {
+        // Its numbers may be anything, so its logits may be NaN.
+        let _ = session.decode(&[1]);
+        let _ = session.decode(&[2]);
+    }
+}
+
+/// Compiles a grammar of the kind that the first byte selects, and follows it for a few tokens.
+pub fn grammar(data: &[u8]) {
+    static TINY: LazyLock<(Grammars, u32)> = LazyLock::new(|| {
+        let file = include_bytes!("../tests/data/golden/tokenizer/tiny-vocab.gguf");
+        let gguf = Gguf::from_bytes(Bytes::from_static(file)).expect("a good file");
+        let tokenizer = Tokenizer::from_gguf(&gguf, TokenizerOptions::default()).expect("a good vocabulary");
+        let limits = GrammarLimits { time: Duration::from_secs(2), ..GrammarLimits::default() };
+        (Grammars::with_limits(&tokenizer, limits), tokenizer.n_vocab() as u32)
+    });
+    let (grammars, n_vocab) = &*TINY;
+    let (&kind, rest) = data.split_first().unwrap_or((&0, &[]));
+    let text = String::from_utf8_lossy(rest).into_owned();
+    let source = match kind % 5 {
+        0 | 1 => {
+            let Ok(schema) = serde_json::from_str(&text) else { return };
+            Source::JsonSchema { schema, strict: kind % 5 == 0 }
+        }
+        2 => Source::Regex(text),
+        3 => Source::Lark(text),
+        _ => Source::Gbnf(text),
+    };
+    let Ok(compiled) = grammars.compile(&source) else { return };
+    let mut state = compiled.start();
+    for step in 0..8u32 {
+        if state.is_done() {
+            return;
+        }
+        let Ok(mask) = state.mask() else { return };
+        let allowed = |token: &u32| mask.allows(*token);
+        let from = (u32::from(kind) * 31 + step * 101) % n_vocab;
+        let Some(token) = (from..*n_vocab).chain(0..from).find(allowed) else { return };
+        state.accept(token).expect("an allowed token is accepted");
     }
 }
 

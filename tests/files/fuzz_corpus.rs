@@ -11,10 +11,13 @@ type Target = fn(&[u8]);
 /// Name in `fuzz/corpus` and `fuzz/fuzz_targets`, and the function that takes an input.
 const TARGETS: &[(&str, Target)] = &[
     ("chat_template", targets::chat_template),
+    ("checkpoint", targets::checkpoint),
     ("gbnf", targets::gbnf),
     ("gguf", targets::gguf),
+    ("grammar", targets::grammar),
     ("imatrix", targets::imatrix),
     ("request", targets::request),
+    ("session", targets::session),
     ("sse", targets::sse),
     ("tokenizer", targets::tokenizer),
     ("tools", targets::tools),
