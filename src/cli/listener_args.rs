@@ -104,11 +104,9 @@ impl ListenerArgs {
     /// Starts logging to stderr.
     pub fn log(&self) {
         let level = if self.verbose { tracing::Level::DEBUG } else { tracing::Level::INFO };
-        let log = tracing_subscriber::fmt().with_writer(std::io::stderr).with_max_level(level);
-        match self.log_format {
-            LogFormat::Text => log.with_target(false).with_ansi(false).init(),
-            LogFormat::Json => log.json().flatten_event(true).init(),
-        }
+        let log = super::log::log(std::io::stderr, level, matches!(self.log_format, LogFormat::Json));
+        // An embedding program may have set another log before.
+        let _ = tracing::dispatcher::set_global_default(log);
     }
 
     /// Server options from these flags.
