@@ -7,7 +7,8 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 
 use super::grpc_args::list;
-use super::{CliError, input};
+use super::input::BYTE_ORDER_MARK;
+use super::{CliError, names};
 use crate::serve::{LocalPage, ServeOptions, TlsFiles};
 
 /// Flags of the listener.
@@ -25,7 +26,7 @@ pub struct ListenerArgs {
     #[arg(long, value_name = "KEY")]
     #[arg(alias = "LLAMA_API_KEY")]
     api_key: Option<String>,
-    /// File with API keys, one per line
+    /// File with API keys, one per line; lines that begin with # are comments
     #[arg(long, value_name = "FILE")]
     #[arg(alias = "LLAMA_ARG_API_KEY_FILE")]
     api_key_file: Option<PathBuf>,
@@ -61,7 +62,9 @@ pub struct ListenerArgs {
     #[arg(long, value_name = "LIST")]
     #[arg(alias = "LLAMA_ARG_CORS_ORIGINS")]
     cors_origins: Option<String>,
-    /// Host names that a server on loopback accepts besides localhost, comma-separated
+    /// Host names that requests may use, besides IP addresses and local names: comma-separated, .NAME for all
+    /// names below NAME, * for all [default: private names if the server has no keys and does not listen on
+    /// loopback, all if it has keys]
     #[arg(long, value_name = "LIST")]
     allowed_hosts: Option<String>,
     /// Seconds after which a client that does not read its answer is disconnected
@@ -104,24 +107,23 @@ impl ListenerArgs {
     /// Starts logging to stderr.
     pub fn log(&self) {
         let level = if self.verbose { tracing::Level::DEBUG } else { tracing::Level::INFO };
-        let log = tracing_subscriber::fmt().with_writer(std::io::stderr).with_max_level(level);
-        match self.log_format {
-            LogFormat::Text => log.with_target(false).with_ansi(false).init(),
-            LogFormat::Json => log.json().flatten_event(true).init(),
-        }
+        let log = super::log::log(std::io::stderr, level, matches!(self.log_format, LogFormat::Json));
+        // An embedding program may have set another log before.
+        let _ = tracing::dispatcher::set_global_default(log);
     }
 
     /// Server options from these flags.
     ///
     /// # Errors
-    /// A key file or page that cannot be read; a key that is too long.
+    /// A key file or page that cannot be read; an invalid key or host name.
     pub fn options(&self) -> Result<ServeOptions, CliError> {
         let tls = self.ssl_key_file.clone().zip(self.ssl_cert_file.clone());
         Ok(ServeOptions {
             keys: self.keys()?,
             tls: tls.map(|(key, certificates)| TlsFiles { key, certificates }),
             origins: list(&self.cors_origins),
-            hosts: list(&self.allowed_hosts),
+            hosts: self.hosts()?,
+            shown_option: names::flag,
             metrics: self.metrics,
             slots: !self.no_slots,
             local_page: self.local_page.as_deref().map(local_page).transpose()?,
@@ -133,25 +135,115 @@ impl ListenerArgs {
         })
     }
 
-    fn keys(&self) -> Result<Vec<String>, CliError> {
-        let mut keys = list(&self.api_key);
-        if let Some(path) = &self.api_key_file {
-            let text = input::of_file(path)?;
-            let of_file = text.lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_owned);
-            keys.extend(of_file);
-            if keys.is_empty() {
-                return Err(format!("{}: no keys found: want one per line", path.display()).into());
+    fn hosts(&self) -> Result<Vec<String>, CliError> {
+        let hosts = list(&self.allowed_hosts);
+        match hosts.iter().find(|host| !ServeOptions::is_host(host)) {
+            Some(host) => {
+                let want = "want a name such as box.lan, .box.lan for all names below it, or *";
+                Err(format!("--allowed-hosts: {want}; got {host}").into())
             }
+            None => Ok(hosts),
         }
-        let most = ServeOptions::KEY_BYTES;
-        match keys.iter().find(|key| key.len() > most) {
-            Some(key) => Err(format!("want keys of at most {most} bytes, found {}", key.len()).into()),
-            None => Ok(keys),
+    }
+
+    fn keys(&self) -> Result<Vec<String>, CliError> {
+        let mut keys = Vec::new();
+        // Messages do not contain keys.
+        for (at, key) in self.api_key.iter().flat_map(|keys| keys.split(',')).map(str::trim).enumerate() {
+            if let Some(fault) = ServeOptions::key_fault(key) {
+                let out = match key.is_empty() {
+                    true => "; leave out --api-key and LLAMA_API_KEY for a server without keys",
+                    false => "",
+                };
+                return Err(format!("--api-key: key {} {fault}{out}", at + 1).into());
+            }
+            keys.push(key.to_owned());
         }
+        if let Some(path) = &self.api_key_file {
+            let name = path.display().to_string();
+            let bytes = std::fs::read(path).map_err(|err| format!("{name}: {err}"))?;
+            keys.extend(keys_of(&bytes, &name)?);
+        }
+        Ok(keys)
+    }
+}
+
+/// The keys in a file called `name`. Invalid UTF-8 is an error only in a key.
+fn keys_of(bytes: &[u8], name: &str) -> Result<Vec<String>, CliError> {
+    let text = String::from_utf8_lossy(bytes);
+    let lines = text.trim_start_matches(BYTE_ORDER_MARK).lines().map(str::trim).enumerate();
+    let mut keys = Vec::new();
+    for (at, key) in lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#')) {
+        match ServeOptions::key_fault(key) {
+            Some(fault) => return Err(format!("{name}: line {}: the key {fault}", at + 1).into()),
+            None => keys.push(key.to_owned()),
+        }
+    }
+    match keys.is_empty() {
+        true => Err(format!("{name}: no keys found: want one per line").into()),
+        false => Ok(keys),
     }
 }
 
 /// Reads the page from a folder.
 fn local_page(folder: &Path) -> Result<LocalPage, CliError> {
     LocalPage::read(folder).map_err(|err| format!("--local-page: {err}").into())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{Command, FromArgMatches};
+
+    use super::*;
+
+    fn options(flags: &[&str]) -> Result<ServeOptions, String> {
+        let command = ListenerArgs::augment_args(Command::new("serve")).mut_args(names::as_typed);
+        let matches = command.get_matches_from([&["serve"][..], flags].concat());
+        let flags = ListenerArgs::from_arg_matches(&matches).unwrap();
+        flags.options().map_err(|err| err.to_string())
+    }
+
+    #[test]
+    fn keys_that_no_client_can_send_are_refused() {
+        assert_eq!(options(&["--api-key", "a, b"]).unwrap().keys, ["a", "b"]);
+        assert!(options(&[]).unwrap().keys.is_empty());
+        for (keys, number) in [("", 1), (",", 1), (" ", 1), ("secret,", 2), ("a,sec ret", 2), ("a,b,clé", 3)]
+        {
+            let said = options(&["--api-key", keys]).unwrap_err();
+            assert!(said.contains(&format!("--api-key: key {number} ")) && !said.contains("sec"), "{said}");
+        }
+    }
+
+    #[test]
+    fn key_files_have_comments_and_no_invalid_keys() {
+        let keys = |text: &str| keys_of(text.as_bytes(), "keys").map_err(|err| err.to_string());
+        assert_eq!(keys("# of the team\nfirst\n\n  # more\n second# \n").unwrap(), ["first", "second#"]);
+        for (text, what) in [
+            ("", "no keys"),
+            ("\n \n# comment\n", "no keys"),
+            ("first\n\nsecret of ours\n", "line 3: the key contains a space"),
+            ("secret # of Anna\n", "line 1: the key contains a space"),
+            ("# x\nsecré\n", "line 2: the key contains a character"),
+            ("secret\u{7f}\n", "line 1: the key contains a character"),
+            (&"s".repeat(257), "line 1: the key has 257 bytes"),
+        ] {
+            let said = keys(text).unwrap_err();
+            assert!(said.contains(what) && !said.contains("sec"), "{text:?}: {said}");
+        }
+        assert_eq!(keys_of(b"\xef\xbb\xbf# cl\xe9\r\nkey\r\n", "keys").unwrap(), ["key"]);
+        let said = keys_of(b"key\nsecr\xe9\n", "keys").unwrap_err().to_string();
+        assert!(said.contains("line 2: the key contains a character"), "{said}");
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let path = file.path().to_str().unwrap();
+        let said = options(&["--api-key", "a", "--api-key-file", path]).unwrap_err();
+        assert!(said.contains("no keys"), "{said}");
+    }
+
+    #[test]
+    fn malformed_host_names_are_refused() {
+        let hosts = options(&["--allowed-hosts", "box.lan, .lab.example,*"]).unwrap().hosts;
+        assert_eq!(hosts, ["box.lan", ".lab.example", "*"]);
+        let said = options(&["--allowed-hosts", "box.lan,http://llm.lan"]).unwrap_err();
+        assert!(said.contains("--allowed-hosts") && said.contains("http://llm.lan"), "{said}");
+    }
 }

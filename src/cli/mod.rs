@@ -31,6 +31,8 @@ mod kv_report;
 #[cfg(feature = "serve")]
 mod listener_args;
 mod llama_flags;
+#[cfg(feature = "serve")]
+mod log;
 mod logits;
 pub mod model_args;
 #[cfg(feature = "serve")]

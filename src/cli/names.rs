@@ -143,6 +143,8 @@ const RENAMED: &[(&str, &str)] = &[
     ("Request::n", "--parallel"),
     ("SamplerOptions::temperature", "--temp"),
     ("SamplerOptions::typical_p", "--typical"),
+    ("ServeOptions::hosts", "--allowed-hosts"),
+    ("ServeOptions::origins", "--cors-origins"),
     ("Spec::head_ty", "--head-type"),
     ("Spec::n_ctx", "--ctx"),
     ("Spec::n_heads", "--heads"),
@@ -157,7 +159,7 @@ const RENAMED: &[(&str, &str)] = &[
 const WITHOUT: &[&str] = &["BatchOptions::chunk", "EngineOptions::checkpoints", "EngineOptions::outputs"];
 
 /// The flag that sets a library option, as it is typed; the option's path if there is none.
-fn flag(option: &str) -> String {
+pub fn flag(option: &str) -> String {
     match RENAMED.iter().find(|(renamed, _)| *renamed == option) {
         Some((_, flag)) => (*flag).to_owned(),
         None if WITHOUT.contains(&option) => option.to_owned(),

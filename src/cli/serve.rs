@@ -119,7 +119,7 @@ impl ServeArgs {
         self.listener.log();
         let (options, companions) = (self.options()?, self.grpc.companions()?);
         let of_model = self.model.options(self.context.n_ctx())?;
-        let has_keys = !options.keys.is_empty();
+        let (has_keys, has_hosts) = (!options.keys.is_empty(), !options.hosts.is_empty());
         let scheme = if options.tls.is_some() { "https" } else { "http" };
         let listener = self.listener.bind()?;
         let server = match source {
@@ -147,6 +147,13 @@ impl ServeArgs {
                 "warning: anyone who can reach {address} can use this model; --api-key makes the server ask \
                  for a key"
             );
+        }
+        if !address.ip().is_loopback() && !has_hosts {
+            let names = match has_keys {
+                true => "any host name, because they need a key; --allowed-hosts limits the names",
+                false => "IP addresses and private host names only; --allowed-hosts adds names",
+            };
+            eprintln!("note: requests may be for {names}");
         }
         let (stopper, was_told) = (server.stopper(), AtomicBool::new(false));
         on_ctrl_c(move || {

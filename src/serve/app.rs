@@ -9,6 +9,7 @@ use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::error::{ApiError, ServeError};
+use super::http::host::HostNames;
 use super::instance::Instance;
 use super::job::{Handle, Job};
 use super::metrics::Metrics;
@@ -31,8 +32,8 @@ pub struct PageEvents {
 pub struct App {
     /// Options of the operator.
     pub options: ServeOptions,
-    /// True if the server only listens on loopback.
-    pub on_loopback: bool,
+    /// Host names that requests may use.
+    pub hosts: HostNames,
     /// Phase of the server.
     pub life: Arc<Life>,
     /// Counters.
@@ -51,11 +52,12 @@ pub struct App {
 }
 
 impl App {
-    /// The state of a new server.
+    /// The state of a new server. `on_loopback` is true if it only listens there.
     pub fn new(options: ServeOptions, on_loopback: bool, models: Models) -> Self {
+        let hosts = HostNames::new(&options.hosts, on_loopback, !options.keys.is_empty());
         Self {
             options,
-            on_loopback,
+            hosts,
             life: Arc::default(),
             metrics: Arc::default(),
             models,

@@ -322,7 +322,7 @@ impl Constraints {
         match served.grammars().compile_with(&source, self.space) {
             Ok(compiled) => {
                 let notes = compiled.notes();
-                notes.iter().take(MOST_LOGGED).for_each(|note| tracing::warn!("`{name}`: {note}"));
+                notes.iter().take(MOST_LOGGED).for_each(|note| tracing::warn!("`{name}`: {note:.400}"));
                 if notes.len() > MOST_LOGGED {
                     tracing::warn!("`{name}`: {} more like these", notes.len() - MOST_LOGGED);
                 }

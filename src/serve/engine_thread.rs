@@ -11,6 +11,7 @@ use super::app::App;
 use super::error::{ApiError, ServeError};
 use super::instance::Instance;
 use super::model::{LoadError, Loaded, Served};
+use super::models;
 use super::status::{EngineStatus, Phase, Snapshot};
 use super::watchdog;
 use super::worker::Worker;
@@ -42,8 +43,14 @@ fn spawn(app: &Arc<App>, at: usize) -> io::Result<JoinHandle<()>> {
         let failure = match ended {
             Ok(Ok(())) => return,
             Ok(Err(err)) if app.models.by_name => {
-                tracing::error!(model = app.models.source(at).name, "the model could not be loaded: {err}");
-                return app.models.failed(at, &format!("the model could not be loaded: {err}"));
+                let model = &app.models.source(at).name;
+                tracing::error!(model, "the model could not be loaded: {err}");
+                // Errors of files contain paths and bytes of this machine.
+                let why = match models::is_about_memory(&*err) {
+                    true => err.to_string(),
+                    false => "the server's log says why".into(),
+                };
+                return app.models.failed(at, &format!("the model `{model}` could not be loaded: {why}"));
             }
             Ok(Err(err)) => ServeError::Load(err),
             Err(panic) => ServeError::Panicked(said(&*panic)),

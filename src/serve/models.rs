@@ -5,6 +5,7 @@
 //! without running requests. A model that is unloaded gets no new requests; its running requests are
 //! completed, and then its memory is freed.
 
+use std::error::Error;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 
@@ -219,8 +220,7 @@ impl Models {
                 Ok(loaded) => return Ok((loaded, permit)),
                 Err(err) => err,
             };
-            let is_short =
-                err.downcast_ref().is_some_and(|err| matches!(err, sterna_engine::Error::DoesNotFit { .. }));
+            let is_short = is_about_memory(&*err);
             drop(permit);
             let (models, returns) = self.budget.count();
             if !is_short || models == 0 {
@@ -244,9 +244,7 @@ impl Models {
                 Err(Some(returns)) => returns,
                 Err(None) => {
                     let most = self.budget.most_bytes;
-                    return Err(
-                        format!("the model needs {bytes} bytes; the limit for all models is {most}").into()
-                    );
+                    return Err(OverBudget { bytes, most }.into());
                 }
             };
             if asked != Some(returns) && self.give_way() {
@@ -335,6 +333,20 @@ impl Models {
             }
         }
     }
+}
+
+/// A model is larger than the limit for all models.
+#[derive(Debug, thiserror::Error)]
+#[error("the model needs {bytes} bytes; the limit for all models is {most}")]
+struct OverBudget {
+    bytes: u64,
+    most: u64,
+}
+
+/// True if a model was not loaded because there is too little memory for it.
+pub fn is_about_memory(err: &(dyn Error + Send + Sync + 'static)) -> bool {
+    err.is::<OverBudget>()
+        || err.downcast_ref().is_some_and(|err| matches!(err, sterna_engine::Error::DoesNotFit { .. }))
 }
 
 fn is_ending(life: &Life) -> Result<(), LoadError> {

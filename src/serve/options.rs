@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::http::host::is_entry;
 use super::local::LocalPage;
 
 /// Files of a server's key and certificate.
@@ -30,8 +31,11 @@ pub struct ServeOptions {
     pub on_hang: Option<fn()>,
     /// Origins of web pages that may send requests, besides the server's own; `*` allows all.
     pub origins: Vec<String>,
-    /// Host names accepted in `Host` if the server listens on loopback, besides loopback's own names.
+    /// Host names accepted in `Host`, besides addresses and local names, see [`is_host`](Self::is_host). If
+    /// it is empty, a server that other machines reach accepts all private names, and with keys all names.
     pub hosts: Vec<String>,
+    /// Name of an option in messages to clients, from its path such as `ServeOptions::hosts`.
+    pub shown_option: fn(&str) -> String,
     /// Enables `/metrics`.
     pub metrics: bool,
     /// Enables `/slots`.
@@ -75,6 +79,23 @@ pub struct ServeOptions {
 impl ServeOptions {
     /// Maximum length of a key, in bytes.
     pub const KEY_BYTES: usize = 256;
+
+    /// True for a valid entry of [`hosts`](Self::hosts): a name, an address, `.NAME` for all names below a
+    /// name, or `*` for all.
+    pub fn is_host(entry: &str) -> bool {
+        is_entry(entry)
+    }
+
+    /// The reason why no client could send a key, or every client could.
+    pub fn key_fault(key: &str) -> Option<String> {
+        match key.len() {
+            0 => Some("is empty".into()),
+            n if n > Self::KEY_BYTES => Some(format!("has {n} bytes: want at most {}", Self::KEY_BYTES)),
+            _ if key.contains(char::is_whitespace) => Some("contains a space".into()),
+            _ if key.bytes().all(|byte| byte.is_ascii_graphic()) => None,
+            _ => Some("contains a character that HTTP headers cannot carry: want visible ASCII".into()),
+        }
+    }
 }
 
 impl Default for ServeOptions {
@@ -87,6 +108,7 @@ impl Default for ServeOptions {
             on_hang: None,
             origins: Vec::new(),
             hosts: Vec::new(),
+            shown_option: str::to_owned,
             metrics: false,
             slots: true,
             slot_folder: None,

@@ -58,7 +58,8 @@ impl Server {
     /// no name. Requests may use any model name.
     ///
     /// # Errors
-    /// A thread or a socket cannot be created. Errors of `load` are returned by [`wait`](Self::wait).
+    /// A thread or a socket cannot be created; a key that no client could send. Errors of `load` are returned
+    /// by [`wait`](Self::wait).
     pub fn start(
         listener: TcpListener,
         options: ServeOptions,
@@ -74,7 +75,7 @@ impl Server {
     /// [`ServeOptions::models_bytes`]. Requests without a name use the first.
     ///
     /// # Errors
-    /// A thread or a socket cannot be created.
+    /// A thread or a socket cannot be created; a key that no client could send.
     ///
     /// # Panics
     /// If there are no models.
@@ -95,6 +96,9 @@ impl Server {
         sources: Vec<ModelSource>,
         by_name: bool,
     ) -> io::Result<Self> {
+        if let Some(fault) = options.keys.iter().find_map(|key| ServeOptions::key_fault(key)) {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("an API key {fault}")));
+        }
         let address = listener.local_addr()?;
         listener.set_nonblocking(true)?;
         let tls = options.tls.as_ref().map(|files| Acceptor::new(files, &[b"http/1.1"])).transpose()?;

@@ -10,6 +10,7 @@ const SEARCHED: &[&str] = &[
     "CONTRIBUTING.md",
     "Cargo.toml",
     "README.md",
+    "SECURITY.md",
     "benches",
     "build.rs",
     "cuda",

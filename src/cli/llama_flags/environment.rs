@@ -11,6 +11,9 @@ use crate::cli::names::Names;
 const READERS: &[&str] =
     &["run", "chat", "serve", "perplexity", "imatrix", "tokenize", "embed", "batched-bench"];
 
+/// Flags whose variable may not be empty: a server that was meant to have keys would have none.
+const NEVER_EMPTY: &[&str] = &["api-key", "api-key-file"];
+
 /// Flags in the environment.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Environment {
@@ -79,7 +82,7 @@ fn said(
 ) -> Option<(String, Option<OsString>)> {
     let one_of = |words: [&str; 4], value: &OsString| words.iter().any(|word| value == word);
     let is_on = |value: &OsString| one_of(["1", "true", "on", "enabled"], value);
-    let value = get(variable).filter(|value| !value.is_empty());
+    let value = get(variable).filter(|value| !value.is_empty() || NEVER_EMPTY.contains(&flag));
     match takes_value(subcommand, flag)? {
         true => Some((flag.to_owned(), Some(value?))),
         false => {
@@ -144,6 +147,9 @@ mod tests {
         let env = read(&["sterna", "serve", "--port", "1"], &variables);
         assert_eq!(env.args, args(&["sterna", "serve", "--metrics", "--port=9000", "--port", "1"]));
         assert_eq!(env.counted, ["LLAMA_ARG_ENDPOINT_METRICS", "LLAMA_ARG_PORT"]);
+        // A server that was meant to have a key does not start without one.
+        let no_key = read(&["sterna", "serve"], &[("LLAMA_API_KEY", ""), ("LLAMA_ARG_API_KEY_FILE", "")]);
+        assert_eq!(no_key.args, args(&["sterna", "serve", "--api-key=", "--api-key-file="]));
         // `bench` reads no variables.
         let bench = read(&["sterna", "bench", "-p", "serve"], &[("LLAMA_ARG_MODEL", "a")]);
         assert_eq!(bench.args, args(&["sterna", "bench", "-p", "serve"]));

@@ -23,7 +23,7 @@ use crate::fields;
 const ERRORS: &[(u16, &str)] = &[
     (400, "The request is invalid."),
     (401, "The API key is missing or wrong."),
-    (403, "The request's `Origin` or `Host` is not allowed."),
+    (403, "The request's `Host`, `Origin` or `Sec-Fetch-Site` is not allowed."),
     (404, "Not found."),
     (408, "The body did not arrive in time."),
     (413, "The body is too large."),

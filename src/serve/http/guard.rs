@@ -1,7 +1,8 @@
 //! Checks of every request: its host, its origin and its key. Also logs requests.
 //!
 //! A server on loopback is reachable from every web page that its user visits, unless it checks `Host` (a
-//! page can point its own domain at 127.0.0.1) and `Origin` (a page can post text to other servers).
+//! page can point its own domain at 127.0.0.1), `Origin` (a page can post text to other servers) and
+//! `Sec-Fetch-Site` (a page can load images from other servers, without `Origin`).
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -67,49 +68,52 @@ pub async fn guard(State(app): State<Arc<App>>, mut request: Request<Body>, next
 
 fn check(app: &App, request: &Request<Body>) -> Result<Client, ApiError> {
     let headers = request.headers();
-    let host = headers.get("host").map(|host| host.to_str().unwrap_or("?"));
-    if app.on_loopback
-        && let Some(host) = host
-        && !is_own_host(host, &app.options.hosts)
-    {
+    let mut hosts = headers.get_all("host").iter();
+    let host = hosts.next().map(|host| host.to_str().unwrap_or("?"));
+    if hosts.next().is_some() {
+        return Err(ApiError::bad("the request has more than one `Host`"));
+    }
+    // A target that is a whole URL overrides `Host`.
+    let target = request.uri().authority().map(|authority| authority.as_str());
+    let way_out = app.options.shown_option;
+    if let Some(host) = host.into_iter().chain(target).find(|host| !app.hosts.accept(host)) {
         return Err(ApiError::forbidden(format!(
-            "the server listens on loopback only, and `{}` is not one of its names",
-            host.escape_debug()
+            "`{}` is not a name of this server; {} adds names",
+            host.escape_debug().take(200).collect::<String>(),
+            way_out("ServeOptions::hosts")
         )));
     }
-    if let Some(origin) = headers.get("origin") {
+    let (origins, path) = (&app.options.origins, request.uri().path());
+    let all_listed = origins.iter().any(|known| known == "*");
+    let mut is_listed = all_listed;
+    for origin in headers.get_all("origin") {
         let origin = origin.to_str().unwrap_or("?");
+        is_listed = all_listed || origins.iter().any(|known| known == origin);
         let is_own = host
             .is_some_and(|host| origin == format!("http://{host}") || origin == format!("https://{host}"));
-        let listed = app.options.origins.iter().any(|known| known == "*" || known == origin);
-        if !is_own && !listed {
+        if !is_own && !is_listed {
             return Err(ApiError::forbidden(format!(
-                "web pages from `{}` may not use this server",
-                origin.escape_debug()
+                "web pages from `{}` may not use this server; {} adds origins",
+                origin.escape_debug().take(200).collect::<String>(),
+                way_out("ServeOptions::origins")
             )));
         }
     }
-    let path = request.uri().path();
     let is_open = matches!(path, "/health" | "/v1/health")
         || ASSETS.iter().any(|asset| asset.path == path)
         || path.starts_with("/local/");
+    let is_cross_site = headers.get_all("sec-fetch-site").iter().any(|site| site == "cross-site");
+    if is_cross_site && !is_listed && !is_open {
+        return Err(ApiError::forbidden(format!(
+            "web pages of other sites may only link to this server's own page; {} adds origins",
+            way_out("ServeOptions::origins")
+        )));
+    }
     match client(&app.options.keys, headers) {
         Some(client) => Ok(client),
         None if is_open || request.method() == Method::OPTIONS => Ok(Client(Arc::from(""))),
         None => Err(ApiError::unauthorised()),
     }
-}
-
-/// True if `Host` names this machine, or is one of `hosts`.
-fn is_own_host(host: &str, hosts: &[String]) -> bool {
-    let name = match host.strip_prefix('[') {
-        Some(rest) => rest.split(']').next().unwrap_or_default(),
-        None => host.rsplit_once(':').map_or(host, |(name, _)| name),
-    };
-    let is_loopback = name.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback());
-    is_loopback
-        || name.eq_ignore_ascii_case("localhost")
-        || hosts.iter().any(|known| known.eq_ignore_ascii_case(name))
 }
 
 /// The client whose key is in a request. Without keys all requests have the same client.
@@ -176,21 +180,6 @@ fn preflight(asked: &HeaderMap) -> Response {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn hosts_that_are_this_machine() {
-        let hosts = ["box.lan".to_owned()];
-        for own in
-            ["localhost", "LocalHost:8080", "127.0.0.1:1", "127.9.9.9", "[::1]:8080", "[::1]", "box.lan:3"]
-        {
-            assert!(is_own_host(own, &hosts), "{own}");
-        }
-        for other in
-            ["", "evil.example", "evil.example:8080", "127.0.0.1.evil.example", "localhost.evil", "?"]
-        {
-            assert!(!is_own_host(other, &hosts), "{other}");
-        }
-    }
 
     #[test]
     fn the_name_of_a_key_does_not_depend_on_the_others() {

@@ -4,6 +4,7 @@ pub mod arriving;
 pub mod body;
 pub mod connection;
 pub mod guard;
+pub mod host;
 pub mod json;
 pub mod stream;
 #[cfg(feature = "tls")]

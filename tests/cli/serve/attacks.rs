@@ -302,9 +302,14 @@ fn log_has_no_prompts_or_keys() {
     assert_eq!(say("/v1/chat/completions", "Authorization: Bearer hushwrong\r\n", talk), 401);
     let bad = json!({ "prompt": "hushprompt", "temperature": "hushvalue" });
     assert_eq!(say("/completion", "x-api-key: hushkey\r\n", bad), 400);
+    let named = json!({ "a\u{2028}forged": { "type": "string", "uniqueItems": true } });
+    let schema = json!({ "type": "object", "properties": named });
+    let lenient = json!({ "prompt": "a", "n_predict": 1, "json_schema": schema });
+    assert_eq!(say("/completion", "x-api-key: hushkey\r\n", lenient), 200);
     server.kill().unwrap();
     server.wait().unwrap();
     let log = log.join().unwrap();
     assert!(log.contains("/v1/chat/completions") && log.contains("401"), "{log}");
     assert!(!log.contains("hush"), "{log}");
+    assert!(log.contains("\\u2028forged") && !log.contains('\u{2028}'), "{log}");
 }

@@ -1,11 +1,11 @@
 //! Hostile and invalid requests: each gets a clear error, and a good request after it is answered as usual.
 
 use std::io::{Read, Write};
-use std::net::Shutdown;
+use std::net::{Shutdown, TcpListener};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use sterna::serve::ServeOptions;
+use sterna::serve::{ServeOptions, Server};
 
 use super::client::{Answer, N_CTX, SLOTS, TestServer, request};
 
@@ -310,6 +310,7 @@ fn pages_of_other_origins_are_refused() {
     assert_eq!(with(&format!("Host: 127.0.0.1.evil.example:{port}\r\n")).status, 403);
     assert_eq!(with("Origin: http://evil.example\r\nContent-Type: text/plain\r\n").status, 403);
     assert_eq!(with("Origin: null\r\n").status, 403);
+    assert_eq!(with("Origin: https://friend.example\r\nOrigin: http://evil.example\r\n").status, 403);
     let own = format!("Host: localhost:{port}\r\nOrigin: http://localhost:{port}\r\n");
     assert_eq!(with(&own).status, 200);
     let friend = with("Origin: https://friend.example\r\n");
@@ -331,6 +332,87 @@ fn pages_of_other_origins_are_refused() {
     assert_eq!((plain.status, allowed(&plain)), (204, None));
     let evil = preflight("https://evil.example", &asks);
     assert_eq!((evil.status, allowed(&evil)), (403, None));
+}
+
+#[test]
+fn hosts_are_read_to_their_end() {
+    let server = TestServer::start(|options| {
+        options.shown_option = |option| option.replace("ServeOptions::hosts", "--allowed-hosts");
+    });
+    let get = |target: &str, headers: &str| {
+        server.send(&format!("GET {target} HTTP/1.1\r\n{headers}Connection: close\r\n\r\n"))
+    };
+    for host in [
+        "[::1].evil.example",
+        "[::1]evil.example:8080",
+        "localhost:evil",
+        "evil.example",
+        "b\u{fc}cher.local",
+    ] {
+        let refused = get("/props", &format!("Host: {host}\r\n")).error(403);
+        assert!(refused["message"].as_str().unwrap().contains("--allowed-hosts"), "{refused}");
+    }
+    for host in
+        ["[::1]", "[::1]:8080", "127.0.0.1", "host.docker.internal:8080", "llm.localhost", "pi.local."]
+    {
+        assert_eq!(get("/props", &format!("Host: {host}\r\n")).status, 200, "{host}");
+    }
+    for second in ["localhost", "evil.example"] {
+        get("/props", &format!("Host: localhost\r\nHost: {second}\r\n")).error(400);
+    }
+    // The host of a whole URL counts, too.
+    assert_eq!(get("http://localhost/props", "Host: localhost\r\n").status, 200);
+    assert_eq!(get("http://evil.example/props", "Host: localhost\r\n").status, 403);
+    assert_eq!(get("http://localhost/props", "Host: evil.example\r\n").status, 403);
+}
+
+#[test]
+fn pages_of_other_sites_change_nothing() {
+    let server = TestServer::start(|options| options.origins = vec!["https://friend.example".into()]);
+    let ask = |method: &str, path: &str, site: &str, headers: &str| {
+        let head = format!("Host: localhost\r\nSec-Fetch-Site: {site}\r\n{headers}");
+        let body = r#"{"content": "a"}"#;
+        let end = format!("Connection: close\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+        server.send(&format!("{method} {path} HTTP/1.1\r\n{head}{end}")).status
+    };
+    let document =
+        server.send("GET /openapi.json HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").ok();
+    for (path, methods) in document["paths"].as_object().unwrap() {
+        let path = path.replace("{id}", "0");
+        for method in methods.as_object().unwrap().keys().filter(|key| *key == "get" || *key == "post") {
+            let status = ask(&method.to_uppercase(), &path, "cross-site", "Sec-Fetch-Mode: no-cors\r\n");
+            assert_eq!(status == 403, !path.ends_with("/health"), "{method} {path}: {status}");
+        }
+    }
+    for path in ["/nothing", "/v1/models/any", "//props?model=b"] {
+        assert_eq!(ask("GET", path, "cross-site", "Sec-Fetch-Mode: navigate\r\n"), 403, "{path}");
+    }
+    // A link to the page, and its files.
+    for path in ["/", "/page/page.mjs", "/health"] {
+        assert_eq!(ask("GET", path, "cross-site", "Sec-Fetch-Mode: navigate\r\n"), 200, "{path}");
+    }
+    for site in ["same-origin", "same-site", "none"] {
+        assert_eq!(ask("GET", "/props", site, ""), 200, "{site}");
+    }
+    let friend = "Origin: https://friend.example\r\n";
+    assert_eq!(ask("GET", "/props", "cross-site", friend), 200);
+    assert_eq!(ask("POST", "/tokenize", "cross-site", friend), 200);
+    assert_eq!(ask("OPTIONS", "/tokenize", "cross-site", friend), 204);
+    assert_eq!(ask("GET", "/props", "cross-site", "Origin: https://evil.example\r\n"), 403);
+    let open = TestServer::start(|options| options.origins = vec!["*".into()]);
+    let image =
+        "GET /props HTTP/1.1\r\nHost: localhost\r\nSec-Fetch-Site: cross-site\r\nConnection: close\r\n\r\n";
+    assert_eq!(open.send(image).status, 200);
+}
+
+#[test]
+fn keys_that_no_client_can_send_start_no_server() {
+    let listener = || TcpListener::bind("127.0.0.1:0").unwrap();
+    for key in ["", "a b", "cl\u{e9}"] {
+        let options = ServeOptions { keys: vec!["good".into(), key.into()], ..ServeOptions::default() };
+        let started = Server::start(listener(), options, Vec::new(), "tiny", || Err("not loaded".into()));
+        assert!(started.is_err_and(|err| err.to_string().contains("an API key")), "{key:?}");
+    }
 }
 
 #[test]
