@@ -483,16 +483,14 @@ fn decoder_ranks_with_its_rerank_template() {
 
 #[test]
 fn one_of_several_models_embeds() {
-    let source = |name: &str, engine: fn() -> Engine| ModelSource {
-        name: name.into(),
-        file_bytes: 0,
-        open: Box::new(move || {
+    let source = |name: &str, engine: fn() -> Engine| {
+        ModelSource::new(name, move || {
             let load = move || {
                 let sampler = SamplerOptions::default();
                 Ok(Loaded { engine: engine(), sampler, speculation: None })
             };
             Ok(Opened { bytes: 1, load: Box::new(load) })
-        }),
+        })
     };
     let models = vec![source("writes", decoder), source("embeds", || encoder(Pooling::Mean))];
     let server = TestServer::several(models, |_| ());

@@ -97,8 +97,11 @@ fn ollama_endpoints_work() {
     assert_eq!(server.post("/api/generate", &json!({ "model": "any" })).ok()["done_reason"], "load");
 
     assert!(server.get("/api/version").ok()["version"].as_str().unwrap().starts_with("0."));
-    let name = server.get("/api/tags").ok()["models"][0]["name"].clone();
-    assert_eq!(server.get("/api/ps").ok()["models"][0]["name"], name);
+    let (listed, loaded) = (server.get("/api/tags").ok(), server.get("/api/ps").ok());
+    let (name, digest) = (&listed["models"][0]["name"], &listed["models"][0]["digest"]);
+    assert_eq!((&loaded["models"][0]["name"], &loaded["models"][0]["digest"]), (name, digest));
+    let digest = digest.as_str().unwrap();
+    assert!(digest.len() == 64 && digest.bytes().all(|c| c.is_ascii_hexdigit()), "{digest}");
     let show = server.post("/api/show", &json!({ "model": name })).ok();
     assert_eq!(show["capabilities"], json!(["completion", "tools"]));
     let refused = server.post("/api/pull", &json!({ "model": "x" }));
