@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use sterna::serve::ServeOptions;
 
 use super::client::{Answer, N_CTX, SLOTS, TestServer, request};
+use super::dialects::with;
 
 #[test]
 fn invalid_bodies_are_refused() {
@@ -114,7 +115,7 @@ fn values_out_of_range_are_refused() {
         ("repeat_penalty", vec![json!(0), json!(-1)]),
         ("repeat_last_n", vec![json!(-2), huge.clone()]),
         ("seed", vec![json!("x"), json!(1.5), huge.clone()]),
-        ("n_predict", vec![json!(-2), json!("many"), huge.clone()]),
+        ("n_predict", vec![json!(-3), json!("many"), huge.clone()]),
         ("stop", vec![json!(3), json!(vec!["x"; 129]), json!("y".repeat(1025)), json!([1])]),
         (
             "logit_bias",
@@ -253,8 +254,13 @@ fn long_prompts_are_refused() {
     assert!(message.starts_with(&wanted), "{message}");
     let full = json!({ "prompt": vec![5; N_CTX - 2], "n_predict": 50, "ignore_eos": true });
     let answer = server.post("/completion", &full).ok();
-    assert_eq!(answer["stop_type"], "limit");
+    assert_eq!((&answer["stop_type"], &answer["truncated"]), (&json!("limit"), &json!(true)));
     assert!(answer["tokens_predicted"].as_u64().unwrap() <= 3);
+    let streamed =
+        server.post("/completion", &with(&full, json!({ "stream": true, "n_predict": -2 }))).data();
+    assert_eq!(serde_json::from_str::<Value>(streamed.last().unwrap()).unwrap()["truncated"], true);
+    let few = server.post("/completion", &with(&full, json!({ "n_predict": 1 }))).ok();
+    assert_eq!((&few["stop_type"], &few["truncated"]), (&json!("limit"), &json!(false)));
 }
 
 #[test]
