@@ -72,6 +72,16 @@ pub fn texts(
     Ok(texts.into_iter().map(|text| (text, Pooled::default())).collect())
 }
 
+/// Refuses a list of texts with a token among them, which would be one text.
+pub fn check_unmixed(name: &str, value: &Value) -> Result<(), ApiError> {
+    let list = value.as_array().map_or(&[][..], Vec::as_slice);
+    let is_odd = |one: &Value| one.is_number() != list[0].is_number();
+    match list.iter().position(is_odd) {
+        Some(at) => Err(ApiError::field(format!("{name}[{at}]"), "only texts, or only tokens", &list[at])),
+        None => Ok(()),
+    }
+}
+
 /// Refuses a text that is longer than the context.
 pub fn check_length(name: impl FnOnce() -> String, n_tokens: usize, served: &Served) -> Result<(), ApiError> {
     match n_tokens > served.n_ctx() {

@@ -123,6 +123,10 @@ const TRIALS: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "numbers in place of texts",
+        &["tests/cli/serve/embeddings.rs::invalid_embedding_requests_name_the_field"],
+    ),
+    (
         "properties of the model and its chat template that a server reports",
         &[
             "src/serve/details.rs::numbers_of_weights_have_letters",

@@ -48,6 +48,7 @@ async fn embed(app: Arc<App>, request: Request) -> Answer {
             dimensions: pooled::dimensions(fields.dimensions()?, served)?,
             norm: if fields.normalize()?.unwrap_or(true) { 2 } else { -1 },
         };
+        pooled::check_unmixed("inputs", fields.inputs()?)?;
         let texts = pooled::texts("inputs", fields.inputs()?, served, most)?;
         Ok((Job::pooled(&read.client.0, texts), form))
     });

@@ -193,6 +193,10 @@ fn tokenize_and_apply_template_endpoints_work() {
     let ids = tokenizer.encode("You may", Special::Parse, false);
     let answer = server.post("/tokenize", &json!({ "content": "You may" })).ok();
     assert_eq!(answer["tokens"], json!(ids));
+    let mixed = json!({ "content": ["You", 9, " may", 5], "add_special": true });
+    let encode = |text: &str, adds: bool| tokenizer.encode(text, Special::Parse, adds);
+    let joined = [encode("You", true), vec![9], encode(" may", false), vec![5]].concat();
+    assert_eq!(server.post("/tokenize", &mixed).ok()["tokens"], json!(joined));
     let pieces = server.post("/tokenize", &json!({ "content": "You may", "with_pieces": true })).ok();
     let text: String =
         pieces["tokens"].as_array().unwrap().iter().map(|one| one["piece"].as_str().unwrap()).collect();

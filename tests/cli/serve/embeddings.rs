@@ -269,6 +269,10 @@ fn invalid_embedding_requests_name_the_field() {
         (json!({ "input": vec!["a"; 10_000] }), "input", "got 10000"),
         (json!({ "input": { "text": "a" } }), "input", "a text"),
         (json!({ "input": [true] }), "input[0]", "a text"),
+        (json!({ "input": 5 }), "input", "a text"),
+        (json!({ "content": 5 }), "content", "a text"),
+        (json!({ "input": ["a", 5] }), "input[1]", "only texts"),
+        (json!({ "input": [5, "a"] }), "input[1]", "only texts"),
         (json!({ "input": [3, n_vocab] }), "input", "tokens below"),
         (json!({ "input": [[3], [-1]] }), "input[1]", "tokens below"),
         (json!({ "input": "a", "dimensions": 0 }), "dimensions", "from 1 to"),
@@ -285,6 +289,16 @@ fn invalid_embedding_requests_name_the_field() {
         let answer = server.post("/api/embed", &body);
         assert!(answer.status == 400 && answer.json()["error"].is_string(), "{}", answer.text);
     }
+    for (path, body, param) in [
+        ("/embed", json!({ "inputs": 5 }), "inputs"),
+        ("/embed", json!({ "inputs": ["a", 5] }), "inputs[1]"),
+        ("/embedding", json!({ "content": 5 }), "content"),
+        ("/tokenize", json!({ "content": 5 }), "content"),
+        ("/v1/completions", json!({ "prompt": 7 }), "prompt"),
+    ] {
+        assert_eq!(server.post(path, &body).error(400)["param"], param);
+    }
+    assert_eq!(server.post("/embedding", &json!({ "content": ["a", 5] })).ok()[1], Value::Null);
     let error = server.post("/v1/rerank", &json!({ "query": "a", "documents": ["b"] })).error(400);
     let message = error["message"].as_str().unwrap();
     assert!(message.contains("pooling rank") && message.contains("/v1/embeddings"), "{message}");

@@ -128,6 +128,7 @@ fn values_out_of_range_are_refused() {
             "prompt",
             vec![
                 json!({}),
+                json!(7),
                 json!({ "prompt_string": "You", "multimodal_data": ["aGk="] }),
                 json!([]),
                 json!([[]]),
