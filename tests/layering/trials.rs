@@ -127,6 +127,13 @@ const TRIALS: &[(&str, &[&str])] = &[
         &["tests/cli/serve/embeddings.rs::invalid_embedding_requests_name_the_field"],
     ),
     (
+        "half of a character in a request",
+        &[
+            "src/serve/http/surrogates.rs::lone_surrogates_are_found_and_replaced",
+            "tests/cli/serve/families.rs::ollama_endpoints_work",
+        ],
+    ),
+    (
         "properties of the model and its chat template that a server reports",
         &[
             "src/serve/details.rs::numbers_of_weights_have_letters",

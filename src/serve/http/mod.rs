@@ -6,6 +6,7 @@ pub mod connection;
 pub mod guard;
 pub mod json;
 pub mod stream;
+pub mod surrogates;
 #[cfg(feature = "tls")]
 pub mod tls;
 #[cfg(not(feature = "tls"))]

@@ -97,6 +97,13 @@ fn ollama_endpoints_work() {
     assert_eq!(server.post("/api/generate", &json!({ "model": "any" })).ok()["done_reason"], "load");
 
     assert!(server.get("/api/version").ok()["version"].as_str().unwrap().starts_with("0."));
+    // Go reads half of a character as U+FFFD.
+    let count = |prompt: &str| {
+        let body =
+            format!(r#"{{"prompt":"{prompt}","raw":true,"stream":false,"options":{{"num_predict":1}}}}"#);
+        server.post_with("/api/generate", "", body.as_bytes()).ok()["prompt_eval_count"].clone()
+    };
+    assert_eq!(count(r"a\ud83d"), count(r"a\ufffd"));
     let (listed, loaded) = (server.get("/api/tags").ok(), server.get("/api/ps").ok());
     let (name, digest) = (&listed["models"][0]["name"], &listed["models"][0]["digest"]);
     assert_eq!((&loaded["models"][0]["name"], &loaded["models"][0]["digest"]), (name, digest));

@@ -39,6 +39,8 @@ fn invalid_bodies_are_refused() {
         }
     }
     server.still_answers();
+    let error = server.post_with("/completion", "", br#"{"prompt": "a\ud83d"}"#).error(400);
+    assert!(error["message"].as_str().unwrap().contains(r"`\ud83d` is a lone surrogate"), "{error}");
     assert_eq!(server.post_with("/completion", "", &[b' '; 70_000]).status, 413);
     let marked = b"\xef\xbb\xbf{\"prompt\": \"You\", \"n_predict\": 1}";
     assert_eq!(server.post_with("/completion", "", marked).status, 200, "a byte order mark");
