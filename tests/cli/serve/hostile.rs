@@ -121,7 +121,13 @@ fn values_out_of_range_are_refused() {
         ("stop", vec![json!(3), json!(vec!["x"; 129]), json!("y".repeat(1025)), json!([1])]),
         (
             "logit_bias",
-            vec![json!(1), json!([[1]]), json!({ "x": 1 }), json!({ "1": "much" }), json!([[99_999_999, 1]])],
+            vec![
+                json!(1),
+                json!([[1]]),
+                json!({ "99999999": 1 }),
+                json!({ "1": "much" }),
+                json!([[99_999_999, 1]]),
+            ],
         ),
         ("n", vec![json!(0), json!(SLOTS + 1), json!(1_000_000_000), json!(-1)]),
         ("stream", vec![json!("yes"), json!(1)]),
