@@ -96,6 +96,7 @@ request! {
         ..Running,
         ..OllamaRequest,
         prompt: Text,
+        /// Not with `raw`. Without a chat template it is put before the prompt.
         system: Text,
         /// Passes the prompt to the model as it is, without the chat template.
         raw: Bool,
@@ -223,16 +224,21 @@ fn generate_prompt(
     if text.is_empty() && context.is_empty() {
         return Ok(None);
     }
-    let raw = fields.raw()?.unwrap_or(false) || !served.chats();
+    let system = fields.system()?.filter(|system| !system.is_empty());
+    let is_raw = fields.raw()?.unwrap_or(false);
+    if is_raw && system.is_some() {
+        let message = "`system`: raw mode does not support system: write it into the prompt, or drop `raw`";
+        return Err(ApiError::in_field("system", message));
+    }
     let tokenizer = served.tokenizer();
-    if raw {
-        let ids = tokenizer.encode(text, Special::Parse, context.is_empty());
-        let prompt = Prompt { text: text.to_owned(), ids: [context, ids].concat() };
+    if is_raw || !served.chats() {
+        let text = system.into_iter().chain([text]).collect::<Vec<_>>().join("\n\n");
+        let ids = tokenizer.encode(&text, Special::Parse, context.is_empty());
+        let prompt = Prompt { text, ids: [context, ids].concat() };
         constraints.unread().apply(served, &prompt, generation)?;
         // A client that writes the raw prompt also reads the raw text.
         return Ok(Some((prompt.ids, ParserOptions::default())));
     }
-    let system = fields.system()?.filter(|system| !system.is_empty());
     let mut messages: Vec<chat::Message> =
         system.map(|system| chat::Message::new("system", system)).into_iter().collect();
     messages.push(chat::Message::new("user", text));

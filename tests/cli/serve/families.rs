@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::client::TestServer;
+use super::dialects::with;
 
 #[test]
 fn anthropic_messages_endpoint_works() {
@@ -97,6 +98,9 @@ fn ollama_endpoints_work() {
     assert_eq!(server.post("/api/generate", &json!({ "model": "any" })).ok()["done_reason"], "load");
 
     assert!(server.get("/api/version").ok()["version"].as_str().unwrap().starts_with("0."));
+    let with_system = json!({ "prompt": "You may", "raw": true, "system": "Be kind.", "stream": false });
+    let refused = server.post("/api/generate", &with_system);
+    assert!(refused.status == 400 && refused.text.contains("raw mode"), "{}", refused.text);
     // Go reads half of a character as U+FFFD.
     let count = |prompt: &str| {
         let body =
@@ -114,6 +118,17 @@ fn ollama_endpoints_work() {
     let refused = server.post("/api/pull", &json!({ "model": "x" }));
     assert_eq!(refused.status, 501);
     assert!(refused.json()["error"].is_string());
+}
+
+#[test]
+fn model_without_template_reads_the_system() {
+    let server = TestServer::start(|_| ());
+    let count = |more: Value| {
+        let body = with(&json!({ "stream": false, "options": { "num_predict": 1 } }), more);
+        server.post("/api/generate", &body).ok()["prompt_eval_count"].clone()
+    };
+    let whole = count(json!({ "prompt": "Be kind.\n\nYou may" }));
+    assert_eq!(count(json!({ "prompt": "You may", "system": "Be kind." })), whole);
 }
 
 #[test]
