@@ -18,7 +18,7 @@ use crate::http::json::json;
 use crate::job::Job;
 use crate::kinds::{Any, Int, UpTo, Word};
 use crate::model::Served;
-use crate::pooled::{self, Cutting, TEXTS, VectorForm};
+use crate::pooled::{self, CUT_TOKENS, Cutting, TEXTS, VectorForm};
 use sterna_engine::{Pooled, Pooling};
 
 /// Maximum numbers in an answer with one vector per token.
@@ -87,7 +87,7 @@ impl ParsedRequest {
         if name == "input" {
             pooled::check_unmixed(name, value)?;
         }
-        let texts = pooled::texts(name, value, served, most)?;
+        let texts = pooled::texts(name, value, served, most, CUT_TOKENS)?;
         check_numbers(name, &texts, served)?;
         Ok(Self {
             job: Job::pooled(&read.client.0, texts),

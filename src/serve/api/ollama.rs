@@ -184,7 +184,7 @@ fn chat_prompt(
         if message.images()?.and_then(Value::as_array).is_some_and(|images| !images.is_empty()) {
             let images = message.path("images");
             if said.role != "tool" {
-                return Err(ApiError::unsupported(images));
+                return Err(no_images(images));
             }
             said.content = format!("{}\n{}", said.content, messages::unseen(&images));
         }
@@ -200,6 +200,12 @@ fn chat_prompt(
     read.prompt_ids(chat, &constraints, generation).map(Some)
 }
 
+/// Refuses images.
+fn no_images(path: String) -> ApiError {
+    let message = format!("`{path}` is not supported: no supported model has vision; describe them in words");
+    ApiError::unsupported(path).with(message)
+}
+
 /// A prompt: raw, or as a user's message if the model has its own template.
 fn generate_prompt(
     read: &Read<OllamaGenerateRequest>,
@@ -208,13 +214,17 @@ fn generate_prompt(
 ) -> Result<Option<PromptIds>, ApiError> {
     let fields = read.fields();
     let shared = fields.part::<OllamaRequest>();
-    for (name, text) in [("suffix", fields.suffix()), ("template", fields.template())] {
+    for (name, text, way_out) in [
+        ("suffix", fields.suffix(), "write the model's tokens for it into `prompt`, with `raw`"),
+        ("template", fields.template(), "`sterna serve --chat-template` sets it; `raw` does without it"),
+    ] {
         if text?.is_some_and(|text| !text.is_empty()) {
-            return Err(ApiError::unsupported(name));
+            let message = format!("`{name}` is not supported: {way_out}");
+            return Err(ApiError::unsupported(name).with(message));
         }
     }
     if fields.images()?.is_some_and(|images| !images.is_empty()) {
-        return Err(ApiError::unsupported("images"));
+        return Err(no_images("images".to_owned()));
     }
     let text = fields.prompt()?.unwrap_or_default();
     let context = prompts::tokens("context", fields.context()?, served)?;

@@ -5,15 +5,19 @@ use std::sync::Arc;
 use axum::extract::Request;
 use schemars::JsonSchema;
 use serde::Serialize;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
+use super::models::is_called;
 use super::openapi::{Endpoints, Operation};
-use super::{Answer, OfModel, Read};
+use super::{Answer, OfModel};
 use crate::app::{App, now};
 use crate::details::Details;
+use crate::engine_thread;
 use crate::error::ApiError;
-use crate::fields::request;
+use crate::fields::{Fields, request};
+use crate::http::body::object;
 use crate::http::json::json;
+use crate::kinds::Text;
 use crate::model::{ModelSource, Served};
 
 /// Clients compare this with the version that added the features they need. `capabilities` in `/api/tags` are
@@ -30,12 +34,70 @@ pub fn add(to: &mut Endpoints) {
     let operation = Operation::new("Shows a model").body::<OllamaShowRequest>().answer::<Shown>();
     to.post(&["/api/show"], show, &operation);
 
-    let not_here = |_, _| async { Err(ApiError::not_here("models are chosen when the server is started")) };
-    let operation = Operation::new("Not supported").fails(&[500, 501]);
-    for path in ["/api/pull", "/api/push", "/api/create", "/api/copy"] {
-        to.post(&[path], not_here, &operation);
+    let operation = Operation::new("Succeeds for a model of this server, which downloads no others");
+    let operation = operation.body::<OllamaPullRequest>().fails(&[500, 501]).answer::<Pulled>();
+    to.post(&["/api/pull"], pull, &operation);
+
+    let operation = || Operation::new("Not supported").fails(&[500, 501]);
+    for path in ["/api/push", "/api/create", "/api/copy"] {
+        to.post(&[path], not_here, &operation());
     }
-    to.delete(&["/api/delete"], not_here, &operation);
+    to.delete(&["/api/delete"], not_here, &operation());
+    let digest = json!({ "name": "digest", "in": "path", "required": true, "schema": { "type": "string" } });
+    to.post(&["/api/blobs/{*digest}"], not_here, &operation().parameter(digest));
+}
+
+/// Refuses to change the models of the server, and says what to do instead.
+async fn not_here(_: Arc<App>, request: Request) -> Answer {
+    Err(ApiError::not_here(match request.uri().path() {
+        "/api/push" => "this server uploads no models: `hf upload` of huggingface_hub does",
+        "/api/copy" => "models are named when the server is started: `sterna serve -a NAME,OTHER` gives two",
+        "/api/delete" => "models are chosen when the server is started: `sterna rm` removes downloaded ones",
+        _ => {
+            "models are chosen when the server is started: `sterna convert` and `sterna quantize` make files, \
+             `sterna serve --models NAME=FILE` serves them; requests have the system prompt and the options"
+        }
+    }))
+}
+
+async fn pull(app: Arc<App>, request: Request) -> Answer {
+    app.check()?;
+    let body = object(&app.options, request).await?;
+    let fields = Fields::<OllamaPullRequest>::of(&body);
+    let name = of_either(fields.part::<OfModel>().model()?, fields.name()?).unwrap_or_default();
+    let is_called = |name: &str| {
+        let models = app.models.list();
+        models.iter().any(|(source, _, model)| is_called(name, source, model.as_deref()))
+    };
+    match is_called(name) || name.strip_suffix(":latest").is_some_and(is_called) {
+        true => Ok(json(&Pulled { status: "success" })),
+        false => Err(ApiError::not_here(
+            "models are chosen when the server is started: `sterna pull REPOSITORY` downloads one, and \
+             `sterna serve --models NAME=hf.co/REPOSITORY` serves it",
+        )),
+    }
+}
+
+/// The name of a model, which older clients send as `name`.
+fn of_either<'v>(model: Option<&'v str>, name: Option<&'v str>) -> Option<&'v str> {
+    model.filter(|model| !model.is_empty()).or(name)
+}
+
+request! {
+    /// A model to download.
+    struct OllamaPullRequest {
+        ..OfModel,
+        /// The older name of `model`.
+        name: Text,
+    }
+}
+
+/// The end of a download.
+#[derive(Serialize, JsonSchema)]
+#[schemars(inline)]
+struct Pulled {
+    #[schemars(extend("const" = "success"))]
+    status: &'static str,
 }
 
 /// The version of ollama's API.
@@ -129,8 +191,12 @@ async fn ps(app: Arc<App>, _: Request) -> Answer {
 }
 
 async fn show(app: Arc<App>, request: Request) -> Answer {
-    let read = Read::<OllamaShowRequest>::of(&app, request).await?;
-    let served = &read.model.served;
+    app.check()?;
+    let body = object(&app.options, request).await?;
+    let fields = Fields::<OllamaShowRequest>::of(&body);
+    let name = of_either(fields.part::<OfModel>().model()?, fields.name()?);
+    let model = engine_thread::model(&app, name).await?;
+    let served = &model.served;
     let hyper = served.engine.hyper();
     let of = |name: &str| format!("{}.{name}", hyper.architecture);
     let mut info = Map::new();
@@ -154,6 +220,8 @@ request! {
     /// A model to show.
     struct OllamaShowRequest {
         ..OfModel,
+        /// The older name of `model`.
+        name: Text,
     }
 }
 

@@ -84,7 +84,7 @@ fn check(app: &App, request: &Request<Body>) -> Result<Client, ApiError> {
         let listed = app.options.origins.iter().any(|known| known == "*" || known == origin);
         if !is_own && !listed {
             return Err(ApiError::forbidden(format!(
-                "web pages from `{}` may not use this server",
+                "web pages from `{0}` may not use this server: --cors-origins {0} allows them",
                 origin.escape_debug()
             )));
         }

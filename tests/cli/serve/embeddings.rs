@@ -249,6 +249,12 @@ fn long_texts_are_refused_or_truncated() {
     assert_eq!(ollama(json!({})).ok()["prompt_eval_count"], N_CTX);
     let refused = ollama(json!({ "truncate": false }));
     assert!(refused.status == 400 && refused.text.contains("maximum context length"), "{}", refused.text);
+    // The way out is a field of the API.
+    let tei = server.post("/embed", &json!({ "inputs": words })).error(400)["message"].to_string();
+    for message in [&refused.text, &tei] {
+        assert!(message.contains("`truncate`") && !message.contains("truncate_prompt"), "{message}");
+    }
+    assert!(error["message"].as_str().unwrap().contains("`truncate_prompt_tokens`"), "{error}");
     for wrong in [json!(0), json!(-2), json!(N_CTX + 1), json!("9")] {
         let error = server.post("/v1/embeddings", &json!({ "input": "a", "truncate_prompt_tokens": wrong }));
         assert_eq!(error.error(400)["param"], "truncate_prompt_tokens");
@@ -301,7 +307,7 @@ fn invalid_embedding_requests_name_the_field() {
     assert_eq!(server.post("/embedding", &json!({ "content": ["a", 5] })).ok()[1], Value::Null);
     let error = server.post("/v1/rerank", &json!({ "query": "a", "documents": ["b"] })).error(400);
     let message = error["message"].as_str().unwrap();
-    assert!(message.contains("pooling rank") && message.contains("/v1/embeddings"), "{message}");
+    assert!(message.contains("--reranking") && message.contains("/v1/embeddings"), "{message}");
     server.still_answers();
 }
 

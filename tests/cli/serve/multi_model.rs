@@ -96,6 +96,9 @@ fn requests_choose_their_model_by_name() {
     let talk = json!({ "model": "c:latest", "stream": false, "options": { "num_predict": 2 },
         "messages": [{ "role": "user", "content": "Hi" }] });
     assert_eq!(server.post("/api/chat", &talk).ok()["model"], "c");
+    // Older clients of ollama send `name`.
+    assert_eq!(server.post("/api/show", &json!({ "name": "d" })).status, 404);
+    assert_eq!(server.post("/api/show", &json!({ "name": "c" })).status, 200);
     let tags = server.get("/api/tags").ok();
     assert_eq!(tags["models"].as_array().unwrap().len(), 3);
     let gone = server.post("/api/generate", &json!({ "model": "c", "keep_alive": 0 })).ok();
