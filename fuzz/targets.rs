@@ -17,7 +17,7 @@ use sterna::grammar::{Grammars, Limits as GrammarLimits, Source, to_lark};
 use sterna::model::{self, Model};
 use sterna::program::Limits;
 use sterna::quantize::Imatrix;
-use sterna::serve::{Loaded, ServeOptions, Server};
+use sterna::serve::{Loaded, ModelSource, ServeOptions, Server};
 use sterna::tokenizer::chat::{ChatTemplate, Message};
 use sterna::tokenizer::{Special, StreamDecoder, Tokenizer, TokenizerOptions};
 use sterna::tools::{Delta, Format, MARKS, Parser, ParserOptions, Thoughts, Tool};
@@ -212,10 +212,11 @@ fn server() -> SocketAddr {
         let file = Bytes::from_static(include_bytes!("../tests/data/golden/bitnet/tiny-i2_s.gguf"));
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port of this machine");
         let serve = ServeOptions { max_tokens: Some(8), ..ServeOptions::default() };
-        let server = Server::start(listener, serve, Vec::new(), "tiny", move || {
+        let model = ModelSource::once("tiny", move || {
             let engine = Engine::from_bytes(file, &options)?;
             Ok(Loaded { engine, sampler: SamplerOptions::default(), speculation: None })
         });
+        let server = Server::start(listener, serve, Vec::new(), model);
         let server = server.expect("threads");
         let address = server.address();
         while !send(address, "GET", "/health", b"").0.contains(" 200 ") {

@@ -35,6 +35,8 @@ pub struct ModelsArgs {
 pub struct ModelFile {
     /// Name in requests.
     pub name: String,
+    /// Further names in requests.
+    pub aliases: Vec<String>,
     /// Path of the file.
     pub path: PathBuf,
 }
@@ -55,19 +57,24 @@ impl ModelFile {
             None => stem,
         };
         let is_shown = !name.is_empty() && !name.starts_with('.');
-        is_shown.then(|| Self { name: name.to_owned(), path: path.clone() })
+        is_shown.then(|| Self::called(name, path.clone()))
+    }
+
+    /// A model with one name.
+    fn called(name: &str, path: impl Into<PathBuf>) -> Self {
+        Self { name: name.to_owned(), aliases: Vec::new(), path: path.into() }
     }
 }
 
 /// Reads `NAME=FILE` or `FILE`. A name has no slash, so `=` in the name of a folder belongs to a path.
 fn named(text: &str) -> Result<ModelFile, String> {
     match text.split_once('=').filter(|(name, _)| !name.is_empty() && !name.contains(['/', '\\'])) {
-        Some((name, path)) => Ok(ModelFile { name: name.to_owned(), path: path.into() }),
+        Some((name, path)) => Ok(ModelFile::called(name, path)),
         // A model of the hub, named without the prefix that marks it as such.
         None if is_name(text) => {
             let name = text.splitn(2, "://").last().unwrap_or(text);
             let name = name.strip_prefix("hf.co/").or(name.strip_prefix("huggingface.co/")).unwrap_or(name);
-            Ok(ModelFile { name: name.to_owned(), path: text.into() })
+            Ok(ModelFile::called(name, text))
         }
         None => ModelFile::of(text.into())
             .ok_or_else(|| format!("want NAME=FILE, or a file that ends in .gguf; found `{text}`")),
@@ -75,22 +82,33 @@ fn named(text: &str) -> Result<ModelFile, String> {
 }
 
 impl ModelsArgs {
-    /// The models, `single` first; empty if there is no list. Hub models are downloaded first.
+    /// The models, `single` first, called `names` if there are any; empty if there is no list. Hub models are
+    /// downloaded first.
     ///
     /// # Errors
     /// A folder that cannot be read or has no models; two models with the same name; any error of a download.
-    pub fn files(&self, single: Option<&Path>, access: &AccessArgs) -> Result<Vec<ModelFile>, CliError> {
+    pub fn files(
+        &self,
+        single: Option<&Path>,
+        names: &[String],
+        access: &AccessArgs,
+    ) -> Result<Vec<ModelFile>, CliError> {
         if self.models_dir.is_none() && self.models.is_empty() {
             return Ok(Vec::new());
         }
         let mut files = Vec::new();
         if let Some(path) = single {
-            let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-            let plain = ModelFile { name: stem, path: path.to_path_buf() };
-            files.push(ModelFile::of(path.to_path_buf()).unwrap_or(plain));
+            let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+            let plain = || ModelFile::called(&stem, path);
+            files.push(match names {
+                [] => ModelFile::of(path.to_path_buf()).unwrap_or_else(plain),
+                [name, aliases @ ..] => {
+                    ModelFile { aliases: aliases.to_vec(), ..ModelFile::called(name, path) }
+                }
+            });
         }
-        for ModelFile { name, path } in &self.models {
-            files.push(ModelFile { name: name.clone(), path: access.local(path)? });
+        for ModelFile { name, path, .. } in &self.models {
+            files.push(ModelFile::called(name, access.local(path)?));
         }
         if let Some(folder) = &self.models_dir {
             let found = in_folder(folder)?;
@@ -105,9 +123,13 @@ impl ModelsArgs {
                     .collect::<Vec<_>>(),
             );
         }
-        let mut names = BTreeSet::new();
-        match files.iter().find(|file| !names.insert(file.name.clone())) {
-            Some(ModelFile { name, path }) => {
+        let mut taken = BTreeSet::new();
+        let mut names = files.iter().flat_map(|file| {
+            let names = std::iter::once(&file.name).chain(&file.aliases);
+            names.map(|name| (name, &file.path))
+        });
+        match names.find(|(name, _)| !taken.insert(*name)) {
+            Some((name, path)) => {
                 let path = path.display();
                 Err(format!(
                     "two models are called `{name}`, one of them {path}: rename it with --models NAME=FILE"
@@ -162,9 +184,27 @@ mod tests {
         for other in ["big-00002-of-00003.gguf", "a.bin", ".hidden.gguf", ".gguf", ""] {
             assert_eq!(name(other), None, "{other}");
         }
-        assert_eq!(named("x=a.bin").unwrap(), ModelFile { name: "x".into(), path: "a.bin".into() });
-        assert_eq!(named("d=1/a.gguf").unwrap(), ModelFile { name: "d".into(), path: "1/a.gguf".into() });
+        assert_eq!(named("x=a.bin").unwrap(), ModelFile::called("x", "a.bin"));
+        assert_eq!(named("d=1/a.gguf").unwrap(), ModelFile::called("d", "1/a.gguf"));
         assert_eq!(named("/d=1/a.gguf").unwrap().name, "a");
         assert!(named("a.bin").unwrap_err().contains("NAME=FILE"));
+    }
+
+    #[test]
+    fn alias_names_the_model_of_the_file_flag() {
+        #[derive(clap::Parser)]
+        struct Flags {
+            #[command(flatten)]
+            models: ModelsArgs,
+            #[command(flatten)]
+            access: AccessArgs,
+        }
+        let Flags { models, access } = clap::Parser::parse_from(["sterna", "--models", "b=b.gguf"]);
+        let names = |list: &[&str]| list.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        let files = models.files(Some(Path::new("x.gguf")), &names(&["small", "gpt-4o"]), &access).unwrap();
+        assert_eq!((&*files[0].name, &files[0].aliases), ("small", &names(&["gpt-4o"])));
+        assert_eq!((&*files[1].name, files[1].aliases.len()), ("b", 0));
+        let twice = models.files(Some(Path::new("x.gguf")), &names(&["small", "b"]), &access).unwrap_err();
+        assert!(twice.to_string().contains("two models are called `b`"), "{twice}");
     }
 }

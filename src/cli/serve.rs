@@ -1,15 +1,16 @@
 //! `sterna serve`: serves a model over HTTP.
 
-use std::path::PathBuf;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use clap::Args;
 
 use super::chat::template_source;
 use super::ctrl_c::on_ctrl_c;
 use super::fit_args::FitArgs;
-use super::grpc_args::GrpcArgs;
+use super::grpc_args::{GrpcArgs, list};
 use super::listener_args::ListenerArgs;
 use super::model_args::{ContextArgs, ModelArgs};
 use super::models_args::ModelFile;
@@ -19,6 +20,7 @@ use super::sampling_args::SamplingArgs;
 use super::source::Source;
 use super::speculation_args::SpeculationArgs;
 use super::{CliError, Interrupted, names};
+use crate::demo;
 use crate::engine::{EngineOptions, Pooling};
 use crate::serve::{InProcess, Loaded, ModelSource, Opened, ServeError, ServeOptions, Server};
 
@@ -63,8 +65,9 @@ pub struct ServeArgs {
     /// that only embeds]
     #[arg(long, value_name = "N")]
     kv_positions: Option<usize>,
-    /// Name of the model [default: the one in its file]
-    #[arg(short, long, value_name = "NAME")]
+    /// Name of the model, or several, comma-separated: the first is its id, requests may use all [default: the
+    /// one in its file]
+    #[arg(short, long, value_name = "NAMES")]
     #[arg(alias = "LLAMA_ARG_ALIAS")]
     alias: Option<String>,
     /// Maximum tokens of an answer if the request sets none; -1 fills the context
@@ -110,11 +113,13 @@ impl ServeArgs {
     /// An address that cannot be listened on, any error from loading, a failed engine.
     pub fn run(self) -> Result<(), CliError> {
         let single = self.model.file()?;
-        let files = self.models.files(single.as_deref(), &self.model.hub().access)?;
+        let names = self.names();
+        let has_single = single.is_some();
+        let files = self.models.files(single.as_deref(), &names, &self.model.hub().access)?;
         // Without a list there is one model, which may be the demo model.
         let source = files.is_empty().then(|| Source::or_demo(single, "-m FILE")).transpose()?;
-        if !files.is_empty() && self.alias.is_some() {
-            return Err("--alias names a single model; use --models NAME=FILE to name several".into());
+        if !has_single && !files.is_empty() && !names.is_empty() {
+            return Err("--alias names the model of -m; use --models NAME=FILE to name others".into());
         }
         self.listener.log();
         let (options, companions) = (self.options()?, self.grpc.companions()?);
@@ -123,15 +128,11 @@ impl ServeArgs {
         let scheme = if options.tls.is_some() { "https" } else { "http" };
         let listener = self.listener.bind()?;
         let server = match source {
-            Some(source) => {
-                let (name, load) = self.only(source, of_model);
-                Server::start(listener, options, companions, &name, load)
-            }
+            Some(source) => Server::start(listener, options, companions, self.only(source, of_model)),
             None => {
-                let sources = files.into_iter().map(|ModelFile { name, path }| {
-                    let file_bytes = std::fs::metadata(&path).map_or(0, |file| file.len());
-                    let open = Box::new(self.loader(Source::File(path), of_model.clone(), None));
-                    ModelSource { name, file_bytes, open }
+                let sources = files.into_iter().map(|ModelFile { name, aliases, path }| {
+                    let open = self.loader(Source::File(path.clone()), of_model.clone(), None);
+                    ModelSource { aliases, ..of_file(&path, ModelSource::new(&name, open)) }
                 });
                 Server::start_many(listener, options, companions, sources.collect())
             }
@@ -176,25 +177,36 @@ impl ServeArgs {
         };
         let options = ServeOptions { on_hang: None, ..self.options()? };
         let of_model = self.model.options(self.context.n_ctx())?;
-        let (name, load) = self.only(source, of_model);
-        match InProcess::start(options, &name, load) {
+        match InProcess::start(options, self.only(source, of_model)) {
             Err(ServeError::Load(err)) => Err(err),
             started => Ok(started?),
         }
     }
 
-    /// The name of a server's only model if its file has none, and a function that loads it.
-    fn only(
-        &self,
-        source: Source,
-        options: EngineOptions,
-    ) -> (String, impl FnOnce() -> Result<Loaded, CliError> + Send + use<>) {
-        let name = match &source {
-            Source::File(path) => path.file_stem().map(|stem| stem.to_string_lossy().into_owned()),
-            demo => Some(demo.name()),
+    /// The names of `--alias`, each once.
+    fn names(&self) -> Vec<String> {
+        let (mut names, mut known) = (list(&self.alias), BTreeSet::new());
+        names.retain(|name| known.insert(name.clone()));
+        names
+    }
+
+    /// The only model of a server.
+    fn only(&self, source: Source, options: EngineOptions) -> ModelSource {
+        let load = self.loader(source.clone(), options, Some(self.context.fit.clone()));
+        let load = move || (load()?.load)();
+        let aliases = self.names().into_iter().skip(1).collect();
+        let model = match source {
+            Source::File(path) => {
+                let name = path.file_stem().map_or("model".into(), |stem| stem.to_string_lossy());
+                of_file(&path, ModelSource::once(&name, load))
+            }
+            Source::Demo(bytes) => {
+                let parts = [demo::NAME.as_bytes(), env!("CARGO_PKG_VERSION").as_bytes()];
+                let digest = ModelSource::digest(parts.into_iter().chain([&bytes.len().to_le_bytes()[..]]));
+                ModelSource { digest, ..ModelSource::once(demo::NAME, load) }
+            }
         };
-        let load = self.loader(source, options, Some(self.context.fit.clone()));
-        (name.unwrap_or_else(|| "model".to_owned()), move || (load()?.load)())
+        ModelSource { aliases, ..model }
     }
 
     /// A function that opens a model and then loads it. Several models are not fitted to the free memory:
@@ -247,7 +259,7 @@ impl ServeArgs {
             return Err(format!("--slot-save-path {}: there is no such folder", folder.display()).into());
         }
         Ok(ServeOptions {
-            alias: self.alias.clone(),
+            alias: self.names().into_iter().next(),
             step_time: self.step_timeout.map(Duration::from_secs),
             // A hung device may also block an orderly exit.
             on_hang: Some(|| std::process::abort()),
@@ -261,5 +273,35 @@ impl ServeArgs {
             models_bytes: self.models.bytes(),
             ..self.listener.options()?
         })
+    }
+}
+
+/// The model with the size of its file, and a digest of the file's path, size and time of change.
+fn of_file(path: &Path, model: ModelSource) -> ModelSource {
+    let Ok(file) = path.metadata() else { return model };
+    let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let time = file.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok()).unwrap_or_default();
+    let (size, time) = (file.len().to_le_bytes(), time.as_nanos().to_le_bytes());
+    let digest = ModelSource::digest([path.as_os_str().as_encoded_bytes(), &size, &time]);
+    ModelSource { file_bytes: file.len(), digest, ..model }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn digest_follows_path_size_and_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let digest = |name: &str| {
+            of_file(&folder.path().join(name), ModelSource::new("a", || Err("not opened".into()))).digest
+        };
+        let no_file = digest("a.gguf");
+        std::fs::write(folder.path().join("a.gguf"), "1").unwrap();
+        std::fs::write(folder.path().join("b.gguf"), "1").unwrap();
+        let first = digest("a.gguf");
+        assert!(first == digest("a.gguf") && first != no_file && first != digest("b.gguf"));
+        std::fs::write(folder.path().join("a.gguf"), "12").unwrap();
+        assert!(first != digest("a.gguf") && first.len() == 64);
     }
 }

@@ -106,11 +106,11 @@ impl ApiError {
         Self { code: Some("context_length_exceeded"), lengths: Some((n_prompt, n_ctx)), ..Self::bad(message) }
     }
 
-    /// A text to embed or score is longer than the context.
-    pub fn text_too_long(name: String, n_tokens: usize, n_ctx: usize) -> Self {
+    /// A text to embed or score is longer than the context; `way_out` says how to truncate it.
+    pub fn text_too_long(name: String, n_tokens: usize, n_ctx: usize, way_out: &str) -> Self {
         let message = format!(
             "`{name}` is too long: {n_tokens} tokens; context_length_exceeded: this model's maximum context \
-             length is {n_ctx} tokens. `truncate_prompt_tokens`: -1 truncates it"
+             length is {n_ctx} tokens. {way_out}"
         );
         let (code, lengths) = (Some("context_length_exceeded"), Some((n_tokens, n_ctx)));
         Self { code, lengths, ..Self::in_field(name, message) }

@@ -25,7 +25,7 @@ use super::engine_thread;
 use super::error::ServeError;
 use super::instance::ModelBudget;
 use super::job::Command;
-use super::model::{LoadError, Loaded, ModelSource};
+use super::model::ModelSource;
 use super::models::Models;
 use super::options::ServeOptions;
 use super::server;
@@ -44,16 +44,12 @@ pub struct InProcess {
 }
 
 impl InProcess {
-    /// Loads the model with `load`, and returns once requests are accepted. Only those of `options` apply
-    /// that concern the model and its answers: there are no keys, connections or client time limits.
+    /// Loads the model, and returns once requests are accepted. Only those of `options` apply that concern
+    /// the model and its answers: there are no keys, connections or client time limits.
     ///
     /// # Errors
-    /// A thread cannot be started; errors of `load`.
-    pub fn start(
-        options: ServeOptions,
-        fallback_name: &str,
-        load: impl FnOnce() -> Result<Loaded, LoadError> + Send + 'static,
-    ) -> Result<Self, ServeError> {
+    /// A thread cannot be started; errors of loading.
+    pub fn start(options: ServeOptions, model: ModelSource) -> Result<Self, ServeError> {
         let options = ServeOptions {
             keys: Vec::new(),
             queue: usize::MAX,
@@ -62,8 +58,7 @@ impl InProcess {
             ping: Duration::MAX,
             ..options
         };
-        let models =
-            Models::new(vec![ModelSource::once(fallback_name, load)], false, ModelBudget::new(1, u64::MAX));
+        let models = Models::new(vec![model], false, ModelBudget::new(1, u64::MAX));
         let app = Arc::new(App::new(options, true, models));
         let this = Self { router: api::router(&app), runtime: Some(server::runtime()?), app };
         watchdog::start(&this.app)?;

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use schemars::JsonSchema;
 use serde::Serialize;
+use sha2::{Digest, Sha256};
 use sterna_engine::{Engine, Error, Pooling, SamplerOptions, Speculation};
 use sterna_grammar::Grammars;
 use sterna_quantize as quantize;
@@ -19,13 +20,38 @@ pub type LoadError = Box<dyn std::error::Error + Send + Sync>;
 pub struct ModelSource {
     /// Name in requests.
     pub name: String,
+    /// Further names in requests.
+    pub aliases: Vec<String>,
     /// Size of its file in bytes, for lists; 0 if it has no file.
     pub file_bytes: u64,
+    /// Identity of its file for ollama's clients, made by [`digest`](Self::digest).
+    pub digest: String,
     /// Opens the file. The model is then loaded on the same thread.
     pub open: Box<dyn Fn() -> Result<Opened, LoadError> + Send + Sync>,
 }
 
 impl ModelSource {
+    /// A model without a file, identified by its name.
+    pub fn new(name: &str, open: impl Fn() -> Result<Opened, LoadError> + Send + Sync + 'static) -> Self {
+        Self {
+            name: name.to_owned(),
+            aliases: Vec::new(),
+            file_bytes: 0,
+            digest: Self::digest([name.as_bytes()]),
+            open: Box::new(open),
+        }
+    }
+
+    /// SHA-256 of what identifies a model, in hexadecimal digits: its path, size and time, for instance.
+    pub fn digest<'p>(parts: impl IntoIterator<Item = &'p [u8]>) -> String {
+        let mut hash = Sha256::new();
+        for part in parts {
+            hash.update((part.len() as u64).to_le_bytes());
+            hash.update(part);
+        }
+        hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
     /// A model that can be loaded once, and whose size is not known before.
     pub fn once(name: &str, load: impl FnOnce() -> Result<Loaded, LoadError> + Send + 'static) -> Self {
         let load = Mutex::new(Some(load));
@@ -34,7 +60,12 @@ impl ModelSource {
             let load = load.ok_or("the model has already been loaded once")?;
             Ok(Opened { bytes: 0, load: Box::new(load) })
         };
-        Self { name: name.to_owned(), file_bytes: 0, open: Box::new(open) }
+        Self::new(name, open)
+    }
+
+    /// True if `name` is one of its names.
+    pub fn is_called(&self, name: &str) -> bool {
+        self.name == name || self.aliases.iter().any(|alias| alias == name)
     }
 }
 

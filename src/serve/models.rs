@@ -126,7 +126,7 @@ impl Models {
     /// 404 for an unknown model.
     pub fn find(&self, name: Option<&str>) -> Result<usize, ApiError> {
         let Some(name) = name.filter(|_| self.by_name) else { return Ok(0) };
-        let at = |name: &str| self.sources.iter().position(|source| source.name == name);
+        let at = |name: &str| self.sources.iter().position(|source| source.is_called(name));
         let found = at(name).or_else(|| at(name.strip_suffix(":latest")?));
         found.ok_or_else(|| ApiError::unknown_model(name))
     }
@@ -274,10 +274,13 @@ impl Models {
         gone.is_some()
     }
 
-    /// Unloads a model. `false` if it was not loaded.
-    pub fn unload(&self, at: usize) -> bool {
+    /// Unloads a model, or with `only` this instance of it. `false` if it was not loaded.
+    pub fn unload(&self, at: usize, only: Option<&Arc<Instance>>) -> bool {
         let mut state = self.state();
-        let is_loaded = matches!(state.models[at], ModelState::Loaded { .. });
+        let is_loaded = matches!(
+            &state.models[at],
+            ModelState::Loaded { instance, .. } if only.is_none_or(|only| Arc::ptr_eq(only, instance))
+        );
         let gone = is_loaded.then(|| std::mem::replace(&mut state.models[at], ModelState::Empty));
         drop(state);
         gone.is_some()

@@ -16,6 +16,11 @@ use sterna_engine::{Pooled, Pooling, cut, normalise};
 /// Maximum texts of a request.
 pub const TEXTS: usize = 2048;
 
+/// The way out for a text that is too long, in the APIs of vLLM and llama-server.
+pub const CUT_TOKENS: &str = "`truncate_prompt_tokens`: -1 truncates it";
+/// The same in the APIs of TEI and ollama.
+pub const CUT: &str = "`truncate`: true truncates it";
+
 /// Description of the texts that a request may have.
 pub const WANT: &str = "a text, a list of texts, a list of tokens, or a list of those";
 
@@ -45,7 +50,7 @@ pub fn most_tokens(fields: &Fields<'_, Cutting>, served: &Served) -> Result<Opti
     }
 }
 
-/// The tokens of each text, truncated to `most`.
+/// The tokens of each text, truncated to `most`. If a text is too long, `way_out` says how to truncate it.
 ///
 /// # Errors
 /// 400 for a value that is not a text, is empty or too long, or contains tokens that the model does not have.
@@ -54,6 +59,7 @@ pub fn texts(
     value: &Value,
     served: &Served,
     most: Option<usize>,
+    way_out: &str,
 ) -> Result<Vec<(Vec<u32>, Pooled)>, ApiError> {
     let list = value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice);
     if let Some(at) = list.iter().position(|text| text.as_str() == Some("")) {
@@ -67,15 +73,30 @@ pub fn texts(
             cut(text, most, served.tokenizer());
         }
         let name = || if n_texts > 1 { format!("{name}[{at}]") } else { name.to_owned() };
-        check_length(name, text.len(), served)?;
+        check_length(name, text.len(), served, way_out)?;
     }
     Ok(texts.into_iter().map(|text| (text, Pooled::default())).collect())
 }
 
-/// Refuses a text that is longer than the context.
-pub fn check_length(name: impl FnOnce() -> String, n_tokens: usize, served: &Served) -> Result<(), ApiError> {
+/// Refuses a list of texts with a token among them, which would be one text.
+pub fn check_unmixed(name: &str, value: &Value) -> Result<(), ApiError> {
+    let list = value.as_array().map_or(&[][..], Vec::as_slice);
+    let is_odd = |one: &Value| one.is_number() != list[0].is_number();
+    match list.iter().position(is_odd) {
+        Some(at) => Err(ApiError::field(format!("{name}[{at}]"), "only texts, or only tokens", &list[at])),
+        None => Ok(()),
+    }
+}
+
+/// Refuses a text that is longer than the context, and says with `way_out` how to truncate it.
+pub fn check_length(
+    name: impl FnOnce() -> String,
+    n_tokens: usize,
+    served: &Served,
+    way_out: &str,
+) -> Result<(), ApiError> {
     match n_tokens > served.n_ctx() {
-        true => Err(ApiError::text_too_long(name(), n_tokens, served.n_ctx())),
+        true => Err(ApiError::text_too_long(name(), n_tokens, served.n_ctx(), way_out)),
         false => Ok(()),
     }
 }
@@ -85,7 +106,7 @@ pub fn check_embeds(served: &Served) -> Result<(), ApiError> {
     match served.engine.pooling() {
         Pooling::Rank => Err(ApiError::bad(
             "this model is served with the pooling `rank`: it scores documents (/v1/rerank). For embeddings, \
-             start the server with the pooling none, mean, cls or last",
+             start the server with --pooling none, mean, cls or last",
         )),
         _ => Ok(()),
     }
@@ -97,7 +118,7 @@ pub fn check_pools(served: &Served) -> Result<(), ApiError> {
     match served.engine.pooling() {
         Pooling::None => Err(ApiError::bad(
             "this model is served with the pooling `none`, a vector per token: use /embedding for these. For \
-             a vector per text, start the server with the pooling mean, cls or last",
+             a vector per text, start the server with --pooling mean, cls or last",
         )),
         _ => Ok(()),
     }
@@ -109,7 +130,7 @@ pub fn check_ranks(served: &Served) -> Result<(), ApiError> {
         Pooling::Rank => Ok(()),
         pooling => Err(ApiError::bad(format!(
             "this model is served with the pooling `{}`: it makes embeddings (/v1/embeddings). To rank, \
-             start the server with the pooling rank, and a model that has a classifier",
+             start the server with --reranking (or --pooling rank), and a model that has a classifier",
             pooling.name()
         ))),
     }

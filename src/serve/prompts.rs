@@ -29,6 +29,7 @@ pub fn prompts(name: &str, value: &Value, served: &Served) -> Result<Vec<Vec<u32
 pub fn several(name: &str, value: &Value, served: &Served, most: usize) -> Result<Vec<Vec<u32>>, ApiError> {
     let list = match value {
         Value::Array(list) => list,
+        Value::Number(_) => return Err(ApiError::field(name, WANT, value)),
         one => return Ok(vec![prompt(name, std::slice::from_ref(one), served)?]),
     };
     let is_one = list.iter().any(Value::is_number);
@@ -64,6 +65,24 @@ pub fn tokens(name: &str, value: Option<&Value>, served: &Served) -> Result<Vec<
 
 /// One prompt of texts and tokens.
 fn prompt(name: &str, parts: &[Value], served: &Served) -> Result<Vec<u32>, ApiError> {
+    let tokens = joined(name, parts, Special::Parse, true, served)?;
+    match tokens.is_empty() {
+        true => Err(ApiError::field(name, "at least one token", &Value::Array(parts.to_vec()))),
+        false => Ok(tokens),
+    }
+}
+
+/// The tokens of texts and tokens that are joined. `add_special` adds a BOS token to a text at the start.
+///
+/// # Errors
+/// 400 for other values, and for tokens that the model does not have.
+pub fn joined(
+    name: &str,
+    parts: &[Value],
+    special: Special,
+    add_special: bool,
+    served: &Served,
+) -> Result<Vec<u32>, ApiError> {
     let (tokenizer, n_vocab) = (served.tokenizer(), served.engine.hyper().n_vocab);
     let mut tokens = Vec::new();
     for (at, part) in parts.iter().enumerate() {
@@ -73,7 +92,7 @@ fn prompt(name: &str, parts: &[Value], served: &Served) -> Result<Vec<u32>, ApiE
         let text = part.as_str().or_else(|| part.get("prompt_string")?.as_str());
         match (text, part) {
             // Only the first text gets a BOS token.
-            (Some(text), _) => tokens.extend(tokenizer.encode(text, Special::Parse, at == 0)),
+            (Some(text), _) => tokens.extend(tokenizer.encode(text, special, add_special && at == 0)),
             (None, Value::Number(_)) => {
                 let id = int(part).and_then(|id| u32::try_from(id).ok());
                 match id.filter(|id| (*id as usize) < n_vocab) {
@@ -84,8 +103,5 @@ fn prompt(name: &str, parts: &[Value], served: &Served) -> Result<Vec<u32>, ApiE
             (None, other) => return Err(ApiError::field(name, "a text or tokens", other)),
         }
     }
-    match tokens.is_empty() {
-        true => Err(ApiError::field(name, "at least one token", &Value::Array(parts.to_vec()))),
-        false => Ok(tokens),
-    }
+    Ok(tokens)
 }

@@ -35,7 +35,7 @@ request! {
         frequency_penalty: Float(-100.0, 100.0),
         /// A negative seed is random.
         seed: Int(i64::MIN, i64::MAX),
-        /// Token ids and biases, or pairs of a token (an id or a text) and a bias or false.
+        /// Tokens (ids or texts) and biases, or pairs of a token and a bias or false.
         logit_bias: Any as {
             "anyOf": [
                 { "type": "object", "additionalProperties": { "type": ["number", "boolean"] } },
@@ -161,8 +161,8 @@ fn count(value: Option<Unread<'_>>, most: usize) -> Result<Option<usize>, ApiErr
     Ok(value.map(|value| value.up_to(most)).transpose()?.map(|count| count as usize))
 }
 
-/// `logit_bias`: OpenAI's object of ids, or llama-server's list of pairs, in which a text means its
-/// tokens and `false` bans a token.
+/// `logit_bias`: OpenAI's object of ids, or llama-server's list of pairs. In both a text that is no id means
+/// its tokens, and `false` bans a token.
 fn biases(fields: &Fields<'_, Generation>, served: &Served) -> Result<Vec<(u32, f32)>, ApiError> {
     let name = fields.path("logit_bias");
     let Some(value) = fields.logit_bias()? else { return Ok(Vec::new()) };
@@ -193,7 +193,7 @@ fn biases(fields: &Fields<'_, Generation>, served: &Served) -> Result<Vec<(u32, 
         };
         let n_vocab = served.engine.hyper().n_vocab;
         let id = match &token {
-            Value::String(id) if is_object => id.trim().parse().ok(),
+            Value::String(id) if is_object && id.trim().parse::<i64>().is_ok() => id.trim().parse().ok(),
             Value::String(text) => {
                 let ids = served.tokenizer().encode(text, Special::Parse, false);
                 found.extend(ids.into_iter().map(|id| (id, bias)));

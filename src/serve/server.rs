@@ -17,7 +17,7 @@ use super::http::connection::Connections;
 use super::http::tls::Acceptor;
 use super::instance::ModelBudget;
 use super::job::Command;
-use super::model::{LoadError, Loaded, ModelSource};
+use super::model::ModelSource;
 use super::models::Models;
 use super::options::ServeOptions;
 use super::status::{Life, Phase};
@@ -54,20 +54,19 @@ impl Stopper {
 }
 
 impl Server {
-    /// Serves the model that `load` loads, over HTTP and `companions`, under `fallback_name` if the file has
-    /// no name. Requests may use any model name.
+    /// Serves one model over HTTP and `companions`, under the name in its file or else that of `model`.
+    /// Requests may use any model name.
     ///
     /// # Errors
-    /// A thread or a socket cannot be created; a key that no client could send. Errors of `load` are returned
+    /// A thread or a socket cannot be created; a key that no client could send. Errors of loading are returned
     /// by [`wait`](Self::wait).
     pub fn start(
         listener: TcpListener,
         options: ServeOptions,
         companions: Vec<Box<dyn Companion>>,
-        fallback_name: &str,
-        load: impl FnOnce() -> Result<Loaded, LoadError> + Send + 'static,
+        model: ModelSource,
     ) -> io::Result<Self> {
-        Self::with(listener, options, companions, vec![ModelSource::once(fallback_name, load)], false)
+        Self::with(listener, options, companions, vec![model], false)
     }
 
     /// Serves several models, which requests choose by name. Each is loaded for its first request, and

@@ -189,10 +189,16 @@ fn tools<'v, R>(
 fn kind(name: String, kind: Option<&str>, known: &str) -> Result<(), ApiError> {
     let Some(other) = kind.filter(|kind| *kind != known) else { return Ok(()) };
     let shown: String = other.escape_debug().take(80).collect();
-    let message = format!(
-        "`{name}`: this server does not run tools of the type `{shown}`: want `{known}`, which the client \
-         runs; switch the others off in the client"
-    );
+    let message = match other {
+        "custom" => format!(
+            "`{name}`: tools of the type `custom` are supported by /v1/responses; here want `{known}`, with \
+             the input as an argument"
+        ),
+        _ => format!(
+            "`{name}`: this server does not run tools of the type `{shown}`: want `{known}`, which the \
+             client runs; switch the others off in the client"
+        ),
+    };
     Err(ApiError::unsupported(name).with(message))
 }
 

@@ -101,6 +101,39 @@ const TRIALS: &[(&str, &[&str])] = &[
     ),
     ("a byte order mark before a request", &["tests/cli/serve/hostile.rs::invalid_bodies_are_refused"]),
     (
+        "digests in ollama's lists",
+        &[
+            "src/cli/serve.rs::digest_follows_path_size_and_time",
+            "tests/cli/serve/families.rs::ollama_endpoints_work",
+        ],
+    ),
+    (
+        "several names of a model",
+        &[
+            "src/cli/models_args.rs::alias_names_the_model_of_the_file_flag",
+            "tests/cli/serve/in_process.rs::in_process_server_takes_command_line_flags",
+            "tests/cli/serve/multi_model.rs::requests_choose_their_model_by_name",
+        ],
+    ),
+    (
+        "keep_alive of 0 with a prompt",
+        &[
+            "src/serve/api/keep_alive.rs::zero_has_many_spellings",
+            "tests/cli/serve/multi_model.rs::keep_alive_zero_unloads_after_the_answer",
+        ],
+    ),
+    (
+        "numbers in place of texts",
+        &["tests/cli/serve/embeddings.rs::invalid_embedding_requests_name_the_field"],
+    ),
+    (
+        "half of a character in a request",
+        &[
+            "src/serve/http/surrogates.rs::lone_surrogates_are_found_and_replaced",
+            "tests/cli/serve/families.rs::ollama_endpoints_work",
+        ],
+    ),
+    (
         "properties of the model and its chat template that a server reports",
         &[
             "src/serve/details.rs::numbers_of_weights_have_letters",

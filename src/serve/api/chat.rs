@@ -52,7 +52,8 @@ request! {
         ..Generation,
         ..Choices,
         ..Running,
-        max_completion_tokens | max_tokens | n_predict: Int(-1, MOST),
+        /// -1 and -2 fill the context.
+        max_completion_tokens | max_tokens | n_predict: Int(-2, MOST),
         stream_options: Object<StreamOptions>,
         logprobs: Bool,
         /// Needs `logprobs`.

@@ -48,7 +48,8 @@ request! {
         prompt: Any as {
             "anyOf": [{ "type": "string" }, { "type": "array", "minItems": 1 }],
         } or missing(prompts::WANT),
-        max_tokens | max_completion_tokens | n_predict: Int(-1, MOST),
+        /// -1 and -2 fill the context.
+        max_tokens | max_completion_tokens | n_predict: Int(-2, MOST),
         stream_options: Object<StreamOptions>,
         logprobs | n_probs: Int(0, TOP_LOGPROBS as i64),
         echo: Bool,

@@ -18,7 +18,7 @@ use crate::http::json::json;
 use crate::job::Job;
 use crate::kinds::{Any, Int, UpTo, Word};
 use crate::model::Served;
-use crate::pooled::{self, Cutting, TEXTS, VectorForm};
+use crate::pooled::{self, CUT_TOKENS, Cutting, TEXTS, VectorForm};
 use sterna_engine::{Pooled, Pooling};
 
 /// Maximum numbers in an answer with one vector per token.
@@ -83,7 +83,11 @@ impl ParsedRequest {
             dimensions: pooled::dimensions(fields.dimensions()?, served)?,
             norm: fields.embd_normalize()?.map_or(read.app.options.embd_normalize, |p| p as i32),
         };
-        let texts = pooled::texts(name, value, served, most)?;
+        // llama-server joins texts and tokens; in OpenAI's API a list has one of both.
+        if name == "input" {
+            pooled::check_unmixed(name, value)?;
+        }
+        let texts = pooled::texts(name, value, served, most, CUT_TOKENS)?;
         check_numbers(name, &texts, served)?;
         Ok(Self {
             job: Job::pooled(&read.client.0, texts),

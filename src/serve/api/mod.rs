@@ -5,10 +5,12 @@ mod anthropic;
 mod chat;
 mod completions;
 mod embeddings;
+mod keep_alive;
 mod models;
 mod native;
 mod ollama;
 mod ollama_embed;
+mod ollama_models;
 mod openapi;
 mod page;
 mod rerank;
@@ -59,6 +61,7 @@ fn endpoints() -> Endpoints {
         native::add,
         ollama::add,
         ollama_embed::add,
+        ollama_models::add,
         rerank::add,
         responses::add,
         slot_files::add,

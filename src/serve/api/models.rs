@@ -56,7 +56,8 @@ struct ModelList {
 #[derive(Serialize, JsonSchema)]
 struct ModelEntry {
     id: String,
-    aliases: [&'static str; 0],
+    /// Further names that requests may use.
+    aliases: Vec<String>,
     tags: [&'static str; 0],
     #[schemars(extend("const" = "model"))]
     object: &'static str,
@@ -136,7 +137,7 @@ async fn model(app: Arc<App>, mut request: Request) -> Answer {
     let id = path_parameter(&mut request).await?;
     app.check()?;
     let list = app.models.list();
-    let found = list.iter().find(|(source, _, model)| name(source, model.as_deref()) == id);
+    let found = list.iter().find(|(source, _, model)| is_called(&id, source, model.as_deref()));
     let (source, status, model) = found.ok_or_else(|| ApiError::unknown_model(&id))?;
     Ok(json(&entry(&app, source, *status, model.as_deref())))
 }
@@ -151,7 +152,7 @@ async fn load(app: Arc<App>, request: Request) -> Answer {
 /// Unloads a model after its requests have ended.
 async fn unload(app: Arc<App>, request: Request) -> Answer {
     let name = named(&app, request).await?;
-    match app.models.unload(app.models.find(Some(&name))?) {
+    match app.models.unload(app.models.find(Some(&name))?, None) {
         true => Ok(json(&Success { success: true })),
         false => Err(ApiError::bad(format!("the model `{}` is not loaded", name.escape_debug()))),
     }
@@ -167,6 +168,11 @@ async fn named(app: &App, request: Request) -> Result<String, ApiError> {
     Ok(Fields::<ModelName>::of(&body).model()?.to_owned())
 }
 
+/// True if `called` is one of the names of a model.
+pub(super) fn is_called(called: &str, source: &ModelSource, model: Option<&Instance>) -> bool {
+    name(source, model) == called || source.aliases.iter().any(|alias| alias == called)
+}
+
 /// Name of a model. A single model is named by its file, after that has been read.
 fn name<'m>(source: &'m ModelSource, model: Option<&'m Instance>) -> &'m str {
     model.map_or(&source.name, |model| &model.served.name)
@@ -176,7 +182,7 @@ fn entry(app: &App, source: &ModelSource, status: Status, model: Option<&Instanc
     let served = model.map(|model| &model.served);
     ModelEntry {
         id: name(source, model).to_owned(),
-        aliases: [],
+        aliases: source.aliases.clone(),
         tags: [],
         object: "model",
         created: served.map_or(app.started, |served| served.created),

@@ -44,8 +44,8 @@ request! {
         prompt: Any as {
             "anyOf": [{ "type": "string" }, { "type": "array", "minItems": 1 }],
         } or missing(prompts::WANT),
-        /// 0 only evaluates the prompt.
-        n_predict | max_tokens: Int(-1, MOST),
+        /// 0 only evaluates the prompt; -1 and -2 fill the context.
+        n_predict | max_tokens: Int(-2, MOST),
         n_probs: Int(0, TOP_LOGPROBS as i64),
         post_sampling_probs: Bool,
         return_tokens: Bool,
@@ -137,6 +137,7 @@ struct NativeAnswer {
     generation_settings: Settings,
     prompt: String,
     has_new_line: bool,
+    /// True if the context was full before `n_predict` was reached.
     truncated: bool,
     stop_type: StopType,
     stopping_word: String,
@@ -291,7 +292,7 @@ impl ParsedRequest {
             generation_settings: Settings::new(&self.job.options, served),
             prompt: self.prompts[index / self.job.n].clone(),
             has_new_line: false,
-            truncated: false,
+            truncated: choice.end == Some(StopReason::ContextFull),
             stop_type,
             stopping_word: stopping_word.to_owned(),
             tokens_cached: stats.prompt_tokens + stats.generated_tokens,

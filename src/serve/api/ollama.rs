@@ -8,13 +8,14 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
+use super::keep_alive::{KeepAlive, Unload};
+use super::ollama_models::time;
 use super::openapi::{Endpoints, Operation};
 use super::{Answer, OfModel, PromptIds, Read, Running};
 use crate::answer::TokenLogprob;
 use crate::app::{App, now};
 use crate::blocks::{Block, Change, Kind as Part, Reader};
 use crate::constraints::{AnswerForm, Constraints, schema};
-use crate::details::Details;
 use crate::error::ApiError;
 use crate::family::Family;
 use crate::fields::{Fields, Includes, request};
@@ -34,163 +35,19 @@ use sterna_tokenizer::Special;
 use sterna_tokenizer::chat::{self, Prompt};
 use sterna_tools::ParserOptions;
 
-/// Clients compare this with the version that added the features they need.
-const VERSION: &str = "0.12.0";
-
 pub fn add(to: &mut Endpoints) {
-    let version = |_, _| async { Ok(json(&Version { version: VERSION })) };
-    let operation = Operation::new("The version of ollama's API").answer::<Version>();
-    to.get(&["/api/version"], version, &operation);
-    let operation = |summary| Operation::new(summary).fails(&[500, 503]).answer::<Models>();
-    to.get(&["/api/tags"], tags, &operation("The models"));
-    to.get(&["/api/ps"], ps, &operation("The models that are loaded"));
-    let operation = Operation::new("Shows a model").body::<OllamaShowRequest>().answer::<Shown>();
-    to.post(&["/api/show"], show, &operation);
     let operation = Operation::new("Creates a chat message (ollama)").body::<OllamaChatRequest>();
     let operation = operation.answer::<Line<ChatSays>>().lines::<Line<ChatSays>>();
     to.post(&["/api/chat"], chat, &operation);
     let operation = Operation::new("Continues a prompt (ollama)").body::<OllamaGenerateRequest>();
     let operation = operation.answer::<Line<GenerateSays>>().lines::<Line<GenerateSays>>();
     to.post(&["/api/generate"], generate, &operation);
-
-    let not_here = |_, _| async { Err(ApiError::not_here("models are chosen when the server is started")) };
-    let operation = Operation::new("Not supported").fails(&[500, 501]);
-    for path in ["/api/pull", "/api/push", "/api/create", "/api/copy"] {
-        to.post(&[path], not_here, &operation);
-    }
-    to.delete(&["/api/delete"], not_here, &operation);
-}
-
-/// The version of ollama's API.
-#[derive(Serialize, JsonSchema)]
-#[schemars(inline)]
-struct Version {
-    version: &'static str,
-}
-
-#[derive(Serialize, JsonSchema)]
-#[schemars(rename = "OllamaModels")]
-struct Models {
-    models: Vec<Entry>,
-}
-
-/// A model.
-#[derive(Serialize, JsonSchema)]
-#[schemars(inline)]
-struct Entry {
-    name: String,
-    model: String,
-    modified_at: String,
-    /// Size of its weights, or of its file, in bytes.
-    size: u64,
-    digest: &'static str,
-    details: Details,
-    /// Present for a loaded model.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    capabilities: Option<Vec<&'static str>>,
-    #[serde(flatten)]
-    loaded: Option<LoadedEntry>,
-}
-
-/// Additional fields of loaded models.
-#[derive(Serialize, JsonSchema)]
-struct LoadedEntry {
-    size_vram: u64,
-    context_length: usize,
-    expires_at: String,
-}
-
-/// All details of a model.
-#[derive(Serialize, JsonSchema)]
-#[schemars(rename = "OllamaModel")]
-struct Shown {
-    modelfile: &'static str,
-    parameters: &'static str,
-    template: String,
-    details: Details,
-    /// Metadata of its file, by name.
-    model_info: Map<String, Value>,
-    capabilities: Vec<&'static str>,
-    modified_at: String,
-}
-
-fn entry(served: &Served) -> Entry {
-    Entry {
-        name: served.name.clone(),
-        model: served.name.clone(),
-        modified_at: time(served.created),
-        size: served.engine.plan().weights_bytes,
-        digest: "",
-        details: Details::new(Some(served)),
-        capabilities: Some(served.capabilities()),
-        loaded: None,
-    }
-}
-
-async fn tags(app: Arc<App>, _: Request) -> Answer {
-    app.check()?;
-    let models = app.models.list();
-    let entries = models.iter().map(|(source, _, instance)| match instance {
-        Some(instance) => entry(&instance.served),
-        None => Entry {
-            name: source.name.clone(),
-            model: source.name.clone(),
-            modified_at: time(app.started),
-            size: source.file_bytes,
-            digest: "",
-            details: Details::new(None),
-            capabilities: None,
-            loaded: None,
-        },
-    });
-    Ok(json(&Models { models: entries.collect() }))
-}
-
-async fn ps(app: Arc<App>, _: Request) -> Answer {
-    app.check()?;
-    let models = app.models.list();
-    let loaded = models.iter().filter_map(|(.., instance)| instance.as_ref());
-    let entries = loaded.map(|instance| {
-        let served = &instance.served;
-        let expires_at = time(now() + 86_400);
-        let loaded = LoadedEntry { size_vram: 0, context_length: served.n_ctx(), expires_at };
-        Entry { loaded: Some(loaded), ..entry(served) }
-    });
-    Ok(json(&Models { models: entries.collect() }))
-}
-
-async fn show(app: Arc<App>, request: Request) -> Answer {
-    let read = Read::<OllamaShowRequest>::of(&app, request).await?;
-    let served = &read.model.served;
-    let hyper = served.engine.hyper();
-    let of = |name: &str| format!("{}.{name}", hyper.architecture);
-    let mut info = Map::new();
-    info.insert("general.architecture".into(), hyper.architecture.as_str().into());
-    info.insert("general.parameter_count".into(), served.n_params().into());
-    info.insert(of("context_length"), hyper.n_ctx_train.into());
-    info.insert(of("embedding_length"), hyper.dim.into());
-    info.insert(of("block_count"), hyper.n_layers.into());
-    Ok(json(&Shown {
-        modelfile: "",
-        parameters: "",
-        template: if served.chats() { served.template.source().to_owned() } else { String::new() },
-        details: Details::new(Some(served)),
-        model_info: info,
-        capabilities: served.capabilities(),
-        modified_at: time(served.created),
-    }))
-}
-
-request! {
-    /// A model to show.
-    struct OllamaShowRequest {
-        ..OfModel,
-    }
 }
 
 request! {
     /// Fields shared by ollama's generating requests.
     struct OllamaRequest {
+        ..KeepAlive,
         ..TemplateFields,
         ..AnswerForm,
         logprobs: Bool,
@@ -200,8 +57,6 @@ request! {
         format: Any as { "anyOf": [{ "enum": ["", "json"] }, { "type": "object" }] },
         /// Refused if the model's template does not support thinking.
         think: Any as { "enum": [false, true, "low", "medium", "high", "max"] },
-        /// Only used without a text: 0 unloads the model, if it can be loaded again.
-        keep_alive: Any as { "type": ["string", "number"] },
     }
 }
 
@@ -241,6 +96,7 @@ request! {
         ..Running,
         ..OllamaRequest,
         prompt: Text,
+        /// Not with `raw`. Without a chat template it is put before the prompt.
         system: Text,
         /// Passes the prompt to the model as it is, without the chat template.
         raw: Bool,
@@ -259,7 +115,8 @@ struct ParsedRequest {
     /// `None` only loads or unloads the model.
     job: Option<Job>,
     reading: ParserOptions,
-    unloads: bool,
+    /// Unloads the model after the answer.
+    unload: Option<Unload>,
     stream: bool,
     logprobs: bool,
 }
@@ -277,9 +134,8 @@ impl ParsedRequest {
         let max_tokens = options.num_predict()?.map(|max| max.max(-1));
         let job = |prompt| read.job(&read.fields().part(), vec![prompt], generation, 1, max_tokens);
         let (job, reading) = (prompt.map(job).transpose()?, reading.unwrap_or_default());
-        // Without a prompt, `keep_alive` of 0 unloads a model that can be loaded again.
-        let unloads = job.is_none() && read.app.models.by_name && is_zero(fields.keep_alive()?);
-        Ok(Self { job, reading, unloads, stream, logprobs })
+        let unload = Unload::asked(read, &fields.part())?;
+        Ok(Self { job, reading, unload, stream, logprobs })
     }
 }
 
@@ -313,15 +169,6 @@ fn thinking(fields: &Fields<'_, OllamaRequest>, served: &Served) -> Result<Think
     Ok(thinking)
 }
 
-/// True for a duration of zero: 0, or a text such as `0s`.
-pub(super) fn is_zero(time: Option<&Value>) -> bool {
-    match time {
-        Some(Value::String(text)) => text.trim_end_matches(char::is_alphabetic) == "0",
-        Some(number) => number.as_f64() == Some(0.0),
-        None => false,
-    }
-}
-
 /// A conversation; `None` if it has no messages.
 fn chat_prompt(
     read: &Read<OllamaChatRequest>,
@@ -337,7 +184,7 @@ fn chat_prompt(
         if message.images()?.and_then(Value::as_array).is_some_and(|images| !images.is_empty()) {
             let images = message.path("images");
             if said.role != "tool" {
-                return Err(ApiError::unsupported(images));
+                return Err(no_images(images));
             }
             said.content = format!("{}\n{}", said.content, messages::unseen(&images));
         }
@@ -353,6 +200,12 @@ fn chat_prompt(
     read.prompt_ids(chat, &constraints, generation).map(Some)
 }
 
+/// Refuses images.
+fn no_images(path: String) -> ApiError {
+    let message = format!("`{path}` is not supported: no supported model has vision; describe them in words");
+    ApiError::unsupported(path).with(message)
+}
+
 /// A prompt: raw, or as a user's message if the model has its own template.
 fn generate_prompt(
     read: &Read<OllamaGenerateRequest>,
@@ -361,13 +214,17 @@ fn generate_prompt(
 ) -> Result<Option<PromptIds>, ApiError> {
     let fields = read.fields();
     let shared = fields.part::<OllamaRequest>();
-    for (name, text) in [("suffix", fields.suffix()), ("template", fields.template())] {
+    for (name, text, way_out) in [
+        ("suffix", fields.suffix(), "write the model's tokens for it into `prompt`, with `raw`"),
+        ("template", fields.template(), "`sterna serve --chat-template` sets it; `raw` does without it"),
+    ] {
         if text?.is_some_and(|text| !text.is_empty()) {
-            return Err(ApiError::unsupported(name));
+            let message = format!("`{name}` is not supported: {way_out}");
+            return Err(ApiError::unsupported(name).with(message));
         }
     }
     if fields.images()?.is_some_and(|images| !images.is_empty()) {
-        return Err(ApiError::unsupported("images"));
+        return Err(no_images("images".to_owned()));
     }
     let text = fields.prompt()?.unwrap_or_default();
     let context = prompts::tokens("context", fields.context()?, served)?;
@@ -377,16 +234,21 @@ fn generate_prompt(
     if text.is_empty() && context.is_empty() {
         return Ok(None);
     }
-    let raw = fields.raw()?.unwrap_or(false) || !served.chats();
+    let system = fields.system()?.filter(|system| !system.is_empty());
+    let is_raw = fields.raw()?.unwrap_or(false);
+    if is_raw && system.is_some() {
+        let message = "`system`: raw mode does not support system: write it into the prompt, or drop `raw`";
+        return Err(ApiError::in_field("system", message));
+    }
     let tokenizer = served.tokenizer();
-    if raw {
-        let ids = tokenizer.encode(text, Special::Parse, context.is_empty());
-        let prompt = Prompt { text: text.to_owned(), ids: [context, ids].concat() };
+    if is_raw || !served.chats() {
+        let text = system.into_iter().chain([text]).collect::<Vec<_>>().join("\n\n");
+        let ids = tokenizer.encode(&text, Special::Parse, context.is_empty());
+        let prompt = Prompt { text, ids: [context, ids].concat() };
         constraints.unread().apply(served, &prompt, generation)?;
         // A client that writes the raw prompt also reads the raw text.
         return Ok(Some((prompt.ids, ParserOptions::default())));
     }
-    let system = fields.system()?.filter(|system| !system.is_empty());
     let mut messages: Vec<chat::Message> =
         system.map(|system| chat::Message::new("system", system)).into_iter().collect();
     messages.push(chat::Message::new("user", text));
@@ -410,15 +272,12 @@ async fn generate(app: Arc<App>, request: Request) -> Answer {
 
 async fn respond<S: Says>(app: &Arc<App>, request: Request) -> Answer {
     let read = Read::<S::Request>::of(app, request).await?;
-    let (model, at) = (Arc::clone(&read.model), read.at);
+    let model = Arc::clone(&read.model);
     let parsed = read.work(ParsedRequest::of::<S>).await?;
     let reader = Reader::new(parsed.reading.clone());
     let mut lines = Lines { model, parsed, reader, tokens: Vec::new(), form: PhantomData::<S> };
     let Some(job) = lines.parsed.job.clone() else {
-        let reason = if lines.parsed.unloads { DoneReason::Unload } else { DoneReason::Load };
-        if lines.parsed.unloads {
-            app.models.unload(at);
-        }
+        let reason = if lines.parsed.unload.is_some() { DoneReason::Unload } else { DoneReason::Load };
         let line = lines.line(Message::default());
         return Ok(json(&Line { done: true, done_reason: Some(reason), ..line }));
     };
@@ -677,6 +536,7 @@ impl<S: Says> Encoder for Lines<S> {
 
     fn end(&mut self, lines: &mut Vec<Line<S>>) {
         self.reader.end(|_, _, _| ());
+        drop(self.parsed.unload.take());
         lines.push(self.last(Message::default()));
     }
 
@@ -686,34 +546,5 @@ impl<S: Says> Encoder for Lines<S> {
 
     fn fail(&mut self, error: &ApiError, out: &mut Out) {
         out.line(&Family::Ollama.error_body(error));
-    }
-}
-
-/// Seconds since 1970 as RFC 3339, in UTC.
-fn time(seconds: u64) -> String {
-    let (days, second) = (seconds / 86_400, seconds % 86_400);
-    // Years that start in March have the leap day at the end; eras of 400 years have equal lengths.
-    let days = days + 719_468;
-    let (era, of_era) = (days / 146_097, days % 146_097);
-    let year = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year + year / 4 - year / 100);
-    let month = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * month + 2) / 5 + 1;
-    let month = if month < 10 { month + 3 } else { month - 9 };
-    let year = era * 400 + year + u64::from(month <= 2);
-    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn times_are_written_as_clients_read_them() {
-        assert_eq!(time(0), "1970-01-01T00:00:00Z");
-        assert_eq!(time(951_827_696), "2000-02-29T12:34:56Z");
-        assert_eq!(time(1_709_251_199), "2024-02-29T23:59:59Z");
-        assert_eq!(time(4_107_542_400), "2100-03-01T00:00:00Z");
     }
 }

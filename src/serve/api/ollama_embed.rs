@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::ollama::is_zero;
+use super::keep_alive::{KeepAlive, Unload};
 use super::openapi::{Endpoints, Operation};
 use super::{Answer, OfModel, Read};
 use crate::app::App;
@@ -17,7 +17,7 @@ use crate::fields::{Includes, request};
 use crate::http::json::json;
 use crate::job::Job;
 use crate::kinds::{Any, Bool, Text, UpTo};
-use crate::pooled::{self, TEXTS, VectorForm};
+use crate::pooled::{self, CUT, TEXTS, VectorForm};
 
 pub fn add(to: &mut Endpoints) {
     let operation = Operation::new("Embeddings of texts (ollama)").body::<OllamaEmbedRequest>();
@@ -29,10 +29,9 @@ pub fn add(to: &mut Endpoints) {
 request! {
     /// Fields of both requests. `options` is ignored: none of them affect embeddings.
     struct OllamaTexts {
+        ..KeepAlive,
         /// Truncates texts that are too long; true by default.
         truncate: Bool,
-        /// Only used without a text: 0 unloads the model, if it can be loaded again.
-        keep_alive: Any as { "type": ["string", "number"] },
     }
 }
 
@@ -133,24 +132,22 @@ async fn compute<R: Includes<OfModel> + Includes<OllamaTexts> + 'static>(
 ) -> Result<Computed, ApiError> {
     let read = Read::<R>::of(app, request).await?;
     let loading = begun.elapsed();
-    let (model, at) = (Arc::clone(&read.model), read.at);
-    let (job, form, unloads) = read
+    let model = Arc::clone(&read.model);
+    let (job, form, _unload) = read
         .work(move |read, served| {
             let (input, form) = input(read)?;
             let fields = read.fields().part::<OllamaTexts>();
             let is_empty = input.as_str() == Some("") || input.as_array().is_some_and(Vec::is_empty);
+            let unload = Unload::asked(read, &fields.part())?;
             if is_empty {
-                return Ok((None, form, read.app.models.by_name && is_zero(fields.keep_alive()?)));
+                return Ok((None, form, unload));
             }
             pooled::check_pools(served)?;
             let most = fields.truncate()?.unwrap_or(true).then(|| served.n_ctx());
-            let texts = pooled::texts("input", &input, served, most)?;
-            Ok((Some(Job::pooled(&read.client.0, texts)), form, false))
+            let texts = pooled::texts("input", &input, served, most, CUT)?;
+            Ok((Some(Job::pooled(&read.client.0, texts)), form, unload))
         })
         .await?;
-    if unloads {
-        app.models.unload(at);
-    }
     let name = model.served.name.clone();
     let Some(job) = job else {
         return Ok(Computed { model: name, vectors: Vec::new(), n_tokens: 0, loading });

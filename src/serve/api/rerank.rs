@@ -18,7 +18,7 @@ use crate::http::json::json;
 use crate::job::Job;
 use crate::kinds::{Array, Bool, Int, MOST, Text};
 use crate::model::Served;
-use crate::pooled::{self, Cutting, TEXTS};
+use crate::pooled::{self, CUT, CUT_TOKENS, Cutting, TEXTS};
 
 pub fn add(to: &mut Endpoints) {
     let operation = Operation::new("Ranks documents by relevance to a query").body::<RerankRequest>();
@@ -81,9 +81,10 @@ impl ParsedRequest {
         let pairs = served.engine.pairs().map_err(|err| ApiError::ours(err.to_string()))?;
         // The query is read again with each document.
         let without = pairs.encode(query, "", None).0.len();
-        pooled::check_length(|| "query".to_owned(), without, served)?;
+        pooled::check_length(|| "query".to_owned(), without, served, "A query is not truncated: shorten it")?;
         let of_documents = fields.max_tokens_per_doc()?.map(|most| without.saturating_add(most as usize));
         let most = most.into_iter().chain(of_documents).min();
+        let way_out = if name == "texts" { CUT } else { CUT_TOKENS };
         let mut texts = Vec::with_capacity(list.len());
         let mut documents = Vec::with_capacity(list.len());
         for (at, document) in list.iter().enumerate() {
@@ -92,7 +93,7 @@ impl ParsedRequest {
             let text =
                 text.ok_or_else(|| ApiError::field(name(), "a text, or an object with `text`", document))?;
             let pair = pairs.encode(query, text, most);
-            pooled::check_length(name, pair.0.len(), served)?;
+            pooled::check_length(name, pair.0.len(), served, way_out)?;
             texts.push(pair);
             documents.push(text.to_owned());
         }

@@ -57,7 +57,7 @@ async fn act(app: Arc<App>, mut request: Request) -> Answer {
         "erase" => (Action::Erase, None),
         "save" | "restore" => {
             let Some(folder) = &app.options.slot_folder else {
-                return Err(ApiError::not_here("this server was started without a folder for slot files"));
+                return Err(ApiError::not_here("this server was started without --slot-save-path"));
             };
             let body = object(&app.options, request).await?;
             let file = Fields::<SlotFile>::of(&body).filename()?;

@@ -155,7 +155,7 @@ async fn props(app: Arc<App>, request: Request) -> Answer {
 
 async fn slots(app: Arc<App>, request: Request) -> Answer {
     if !app.options.slots {
-        return Err(ApiError::not_here("this server does not show its slots"));
+        return Err(ApiError::not_here("this server was started with --no-slots"));
     }
     let model = model_of_query(&app, request.uri()).await?;
     let (served, snapshot) = (&model.served, model.status.snapshot());
@@ -185,7 +185,7 @@ async fn slots(app: Arc<App>, request: Request) -> Answer {
 
 async fn metrics(app: Arc<App>, _: Request) -> Answer {
     if !app.options.metrics {
-        return Err(ApiError::not_here("this server was started without metrics"));
+        return Err(ApiError::not_here("this server was started without --metrics"));
     }
     let (snapshot, waiting) = app.models.snapshot();
     let list = app.models.list();

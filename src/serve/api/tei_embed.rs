@@ -12,7 +12,7 @@ use crate::fields::{missing, request};
 use crate::http::json::json as answer;
 use crate::job::Job;
 use crate::kinds::{Any, Bool, Only, UpTo};
-use crate::pooled::{self, Cutting, TEXTS, VectorForm};
+use crate::pooled::{self, CUT, Cutting, TEXTS, VectorForm};
 
 pub fn add(to: &mut Endpoints) {
     let operation = Operation::new("Embeddings of texts (TEI)").body::<TeiEmbedRequest>();
@@ -48,7 +48,8 @@ async fn embed(app: Arc<App>, request: Request) -> Answer {
             dimensions: pooled::dimensions(fields.dimensions()?, served)?,
             norm: if fields.normalize()?.unwrap_or(true) { 2 } else { -1 },
         };
-        let texts = pooled::texts("inputs", fields.inputs()?, served, most)?;
+        pooled::check_unmixed("inputs", fields.inputs()?)?;
+        let texts = pooled::texts("inputs", fields.inputs()?, served, most, CUT)?;
         Ok((Job::pooled(&read.client.0, texts), form))
     });
     let (job, form) = parsed.await?;

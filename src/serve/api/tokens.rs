@@ -15,6 +15,7 @@ use crate::fields::{Kind, missing, request};
 use crate::http::json::json;
 use crate::kinds::{Any, Array, Bool, List, Text, int};
 use crate::messages::{self, ChatFields, MESSAGES, Message};
+use crate::prompts;
 use sterna_tokenizer::Special;
 
 pub fn add(to: &mut Endpoints) {
@@ -32,7 +33,13 @@ request! {
     struct TokenizeRequest {
         ..OfModel,
         ..ChatFields,
-        content: Text,
+        /// A text, or a list of texts and tokens.
+        content: Any as {
+            "anyOf": [
+                { "type": "string" },
+                { "type": "array", "items": { "type": ["string", "integer"] } },
+            ],
+        },
         prompt: Text,
         messages: List<Message>(MESSAGES),
         /// Used with `content`.
@@ -108,21 +115,25 @@ struct Template {
 async fn tokenize(app: Arc<App>, request: Request) -> Answer {
     let answer = Read::<TokenizeRequest>::of(&app, request).await?.work(|read, served| {
         let (fields, tokenizer) = (read.fields(), served.tokenizer());
-        let encode = |text: &str, add_special: bool| {
-            let special = match fields.parse_special()?.unwrap_or(true) {
-                true => Special::Parse,
-                false => Special::AsText,
-            };
-            Ok(tokenizer.encode(text, special, add_special))
+        let special = match fields.parse_special()?.unwrap_or(true) {
+            true => Special::Parse,
+            false => Special::AsText,
         };
         let (is_vllm, ids) = if let Some(text) = fields.prompt()? {
-            (true, encode(text, fields.add_special_tokens()?.unwrap_or(true))?)
+            (true, tokenizer.encode(text, special, fields.add_special_tokens()?.unwrap_or(true)))
         } else if let Some(messages) = fields.messages()? {
             let chat = messages::chat_prompt_with_tools(&messages, &fields.part(), served)?;
             (true, chat.prompt(served)?.ids)
         } else {
-            let text = fields.content()?.ok_or_else(|| ApiError::missing("content", "a text"))?;
-            (false, encode(text, fields.add_special()?.unwrap_or(false))?)
+            let want = "a text, or a list of texts and tokens";
+            let parts = match fields.content()? {
+                Some(Value::Array(parts)) => parts.as_slice(),
+                Some(text @ Value::String(_)) => std::slice::from_ref(text),
+                Some(other) => return Err(ApiError::field("content", want, other)),
+                None => return Err(ApiError::missing("content", want)),
+            };
+            let add_special = fields.add_special()?.unwrap_or(false);
+            (false, prompts::joined("content", parts, special, add_special, served)?)
         };
         let piece = |id: &u32| match std::str::from_utf8(tokenizer.token_bytes(*id)) {
             Ok(text) => Piece::Text(text.to_owned()),

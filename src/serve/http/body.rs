@@ -8,7 +8,9 @@ use axum::body::{Body, HttpBody};
 use axum::http::header::CONTENT_LENGTH;
 use serde_json::{Map, Value};
 
+use super::surrogates;
 use crate::error::ApiError;
+use crate::family::Family;
 use crate::options::ServeOptions;
 
 /// Reads the JSON object in the body of a request.
@@ -19,17 +21,25 @@ pub async fn object(
     options: &ServeOptions,
     request: hyper::Request<Body>,
 ) -> Result<Map<String, Value>, ApiError> {
-    let bytes = match tokio::time::timeout(options.body_time, read(options.max_body_bytes, request)).await {
+    let is_ollama = Family::of(request.uri().path()) == Family::Ollama;
+    let mut bytes = match tokio::time::timeout(options.body_time, read(options.max_body_bytes, request)).await
+    {
         Ok(bytes) => bytes?,
         Err(_) => return Err(ApiError::too_slow()),
     };
+    // Go's parser, and so ollama's, reads them as U+FFFD.
+    if is_ollama {
+        surrogates::replace(&mut bytes);
+    }
     // Some programs put a byte order mark at the start of all texts.
     let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&bytes);
     if bytes.is_empty() {
         return Err(ApiError::bad("the request has no body: want a JSON object"));
     }
-    let value: Value = serde_json::from_slice(bytes)
-        .map_err(|err| ApiError::bad(format!("the body of the request is not JSON: {err}")))?;
+    let value: Value = serde_json::from_slice(bytes).map_err(|err| {
+        let why = surrogates::explained(bytes, &err);
+        ApiError::bad(format!("the body of the request is not JSON: {why}"))
+    })?;
     let kind = match value {
         Value::Object(map) => return Ok(map),
         Value::Null => "null",

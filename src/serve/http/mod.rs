@@ -7,6 +7,7 @@ pub mod guard;
 pub mod host;
 pub mod json;
 pub mod stream;
+pub mod surrogates;
 #[cfg(feature = "tls")]
 pub mod tls;
 #[cfg(not(feature = "tls"))]

@@ -2,7 +2,7 @@
 
 use std::io::{Read, Write};
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use sterna::engine::EngineOptions;
 use sterna::tokenizer::Special;
 
@@ -109,6 +109,11 @@ fn chat_honours_seed_stop_and_logit_bias() {
     let native = json!({ "prompt": "You", "n_predict": 4, "temperature": 0, "ignore_eos": true,
         "logit_bias": [[9, 1000.0]], "return_tokens": true });
     assert_eq!(server.post("/completion", &native).ok()["tokens"], json!([9, 9, 9, 9]));
+    let tokenizer = server.engine().tokenizer().unwrap();
+    let word = tokenizer.encode("owl", Special::Parse, false);
+    let banned: Map<String, Value> = word.iter().map(|id| (id.to_string(), json!(-100))).collect();
+    let biased = |bias: Value| text(json!({ "temperature": 0, "logit_bias": bias }));
+    assert_eq!(biased(json!({ "owl": -100 })), biased(banned.into()));
     let openai = json!({ "prompt": "You", "max_tokens": 3, "temperature": 0,
         "logit_bias": { "9": 1000 }, "logprobs": 1 });
     let tokens = server.post("/v1/completions", &openai).ok()["choices"][0]["logprobs"]["tokens"].clone();
@@ -193,6 +198,10 @@ fn tokenize_and_apply_template_endpoints_work() {
     let ids = tokenizer.encode("You may", Special::Parse, false);
     let answer = server.post("/tokenize", &json!({ "content": "You may" })).ok();
     assert_eq!(answer["tokens"], json!(ids));
+    let mixed = json!({ "content": ["You", 9, " may", 5], "add_special": true });
+    let encode = |text: &str, adds: bool| tokenizer.encode(text, Special::Parse, adds);
+    let joined = [encode("You", true), vec![9], encode(" may", false), vec![5]].concat();
+    assert_eq!(server.post("/tokenize", &mixed).ok()["tokens"], json!(joined));
     let pieces = server.post("/tokenize", &json!({ "content": "You may", "with_pieces": true })).ok();
     let text: String =
         pieces["tokens"].as_array().unwrap().iter().map(|one| one["piece"].as_str().unwrap()).collect();

@@ -88,7 +88,8 @@ impl TestServer {
         change(&mut options);
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let loaded = Loaded { engine: engine(N_CTX), sampler: SamplerOptions::default(), speculation: None };
-        let server = Server::start(listener, options, companions, "tiny", move || Ok(loaded));
+        let model = ModelSource::once("tiny", move || Ok(loaded));
+        let server = Server::start(listener, options, companions, model);
         Self::without_waiting(server.unwrap(), None)
     }
 
@@ -108,7 +109,8 @@ impl TestServer {
         // Drafts are used if the engine has room for them.
         let speculation: Option<Arc<dyn Speculation>> = Some(Arc::new(FreeDrafts));
         let loaded = Loaded { engine: engine.clone(), sampler: SamplerOptions::default(), speculation };
-        let server = Server::start(listener, options, companions, "tiny", move || Ok(loaded)).unwrap();
+        let model = ModelSource::once("tiny", move || Ok(loaded));
+        let server = Server::start(listener, options, companions, model).unwrap();
         Self::of(server, Some(engine))
     }
 

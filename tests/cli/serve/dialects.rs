@@ -426,6 +426,9 @@ fn unsupported_fields_are_named() {
             error["param"] == param || error["message"].as_str().unwrap().contains(&format!("`{param}`"));
         assert!(named, "{more}: {error}");
     }
+    let custom = json!({ "messages": user, "tools": [{ "type": "custom", "custom": { "name": "f" } }] });
+    let error = server.post("/v1/chat/completions", &custom).error(400);
+    assert!(error["message"].as_str().unwrap().contains("/v1/responses"), "{error}");
     for (more, param) in [
         (json!({ "format": "xml" }), "format"),
         (json!({ "think": true }), "think"),

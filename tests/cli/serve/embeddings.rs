@@ -249,6 +249,12 @@ fn long_texts_are_refused_or_truncated() {
     assert_eq!(ollama(json!({})).ok()["prompt_eval_count"], N_CTX);
     let refused = ollama(json!({ "truncate": false }));
     assert!(refused.status == 400 && refused.text.contains("maximum context length"), "{}", refused.text);
+    // The way out is a field of the API.
+    let tei = server.post("/embed", &json!({ "inputs": words })).error(400)["message"].to_string();
+    for message in [&refused.text, &tei] {
+        assert!(message.contains("`truncate`") && !message.contains("truncate_prompt"), "{message}");
+    }
+    assert!(error["message"].as_str().unwrap().contains("`truncate_prompt_tokens`"), "{error}");
     for wrong in [json!(0), json!(-2), json!(N_CTX + 1), json!("9")] {
         let error = server.post("/v1/embeddings", &json!({ "input": "a", "truncate_prompt_tokens": wrong }));
         assert_eq!(error.error(400)["param"], "truncate_prompt_tokens");
@@ -269,6 +275,10 @@ fn invalid_embedding_requests_name_the_field() {
         (json!({ "input": vec!["a"; 10_000] }), "input", "got 10000"),
         (json!({ "input": { "text": "a" } }), "input", "a text"),
         (json!({ "input": [true] }), "input[0]", "a text"),
+        (json!({ "input": 5 }), "input", "a text"),
+        (json!({ "content": 5 }), "content", "a text"),
+        (json!({ "input": ["a", 5] }), "input[1]", "only texts"),
+        (json!({ "input": [5, "a"] }), "input[1]", "only texts"),
         (json!({ "input": [3, n_vocab] }), "input", "tokens below"),
         (json!({ "input": [[3], [-1]] }), "input[1]", "tokens below"),
         (json!({ "input": "a", "dimensions": 0 }), "dimensions", "from 1 to"),
@@ -285,9 +295,19 @@ fn invalid_embedding_requests_name_the_field() {
         let answer = server.post("/api/embed", &body);
         assert!(answer.status == 400 && answer.json()["error"].is_string(), "{}", answer.text);
     }
+    for (path, body, param) in [
+        ("/embed", json!({ "inputs": 5 }), "inputs"),
+        ("/embed", json!({ "inputs": ["a", 5] }), "inputs[1]"),
+        ("/embedding", json!({ "content": 5 }), "content"),
+        ("/tokenize", json!({ "content": 5 }), "content"),
+        ("/v1/completions", json!({ "prompt": 7 }), "prompt"),
+    ] {
+        assert_eq!(server.post(path, &body).error(400)["param"], param);
+    }
+    assert_eq!(server.post("/embedding", &json!({ "content": ["a", 5] })).ok()[1], Value::Null);
     let error = server.post("/v1/rerank", &json!({ "query": "a", "documents": ["b"] })).error(400);
     let message = error["message"].as_str().unwrap();
-    assert!(message.contains("pooling rank") && message.contains("/v1/embeddings"), "{message}");
+    assert!(message.contains("--reranking") && message.contains("/v1/embeddings"), "{message}");
     server.still_answers();
 }
 
@@ -483,16 +503,14 @@ fn decoder_ranks_with_its_rerank_template() {
 
 #[test]
 fn one_of_several_models_embeds() {
-    let source = |name: &str, engine: fn() -> Engine| ModelSource {
-        name: name.into(),
-        file_bytes: 0,
-        open: Box::new(move || {
+    let source = |name: &str, engine: fn() -> Engine| {
+        ModelSource::new(name, move || {
             let load = move || {
                 let sampler = SamplerOptions::default();
                 Ok(Loaded { engine: engine(), sampler, speculation: None })
             };
             Ok(Opened { bytes: 1, load: Box::new(load) })
-        }),
+        })
     };
     let models = vec![source("writes", decoder), source("embeds", || encoder(Pooling::Mean))];
     let server = TestServer::several(models, |_| ());

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::client::TestServer;
+use super::dialects::with;
 
 #[test]
 fn anthropic_messages_endpoint_works() {
@@ -95,15 +96,56 @@ fn ollama_endpoints_work() {
         first["context"].as_array().unwrap().len()
     );
     assert_eq!(server.post("/api/generate", &json!({ "model": "any" })).ok()["done_reason"], "load");
+    let with_system = json!({ "prompt": "You may", "raw": true, "system": "Be kind.", "stream": false });
+    let refused = server.post("/api/generate", &with_system);
+    assert!(refused.status == 400 && refused.text.contains("raw mode"), "{}", refused.text);
+    // Go reads half of a character as U+FFFD.
+    let count = |prompt: &str| {
+        let body =
+            format!(r#"{{"prompt":"{prompt}","raw":true,"stream":false,"options":{{"num_predict":1}}}}"#);
+        server.post_with("/api/generate", "", body.as_bytes()).ok()["prompt_eval_count"].clone()
+    };
+    assert_eq!(count(r"a\ud83d"), count(r"a\ufffd"));
 
     assert!(server.get("/api/version").ok()["version"].as_str().unwrap().starts_with("0."));
-    let name = server.get("/api/tags").ok()["models"][0]["name"].clone();
-    assert_eq!(server.get("/api/ps").ok()["models"][0]["name"], name);
+    let (listed, loaded) = (server.get("/api/tags").ok(), server.get("/api/ps").ok());
+    let (name, digest) = (&listed["models"][0]["name"], &listed["models"][0]["digest"]);
+    assert_eq!((&loaded["models"][0]["name"], &loaded["models"][0]["digest"]), (name, digest));
+    let digest = digest.as_str().unwrap();
+    assert!(digest.len() == 64 && digest.bytes().all(|c| c.is_ascii_hexdigit()), "{digest}");
     let show = server.post("/api/show", &json!({ "model": name })).ok();
     assert_eq!(show["capabilities"], json!(["completion", "tools"]));
-    let refused = server.post("/api/pull", &json!({ "model": "x" }));
-    assert_eq!(refused.status, 501);
-    assert!(refused.json()["error"].is_string());
+    let own = format!("{}:latest", name.as_str().unwrap());
+    assert_eq!(server.post("/api/pull", &json!({ "name": own })).ok(), json!({ "status": "success" }));
+    for (path, way_out) in [
+        ("/api/pull", "sterna pull"),
+        ("/api/push", "hf upload"),
+        ("/api/create", "--models NAME=FILE"),
+        ("/api/blobs/sha256:29fd", "--models NAME=FILE"),
+        ("/api/copy", "-a NAME,OTHER"),
+    ] {
+        let refused = server.post(path, &json!({ "model": "x", "source": "x", "destination": "y" }));
+        assert!(refused.status == 501 && refused.text.contains(way_out), "{}", refused.text);
+    }
+    for (field, value, way_out) in [
+        ("images", json!(["aGk="]), "in words"),
+        ("suffix", json!("end"), "`raw`"),
+        ("template", json!("{{ .Prompt }}"), "--chat-template"),
+    ] {
+        let refused = server.post("/api/generate", &json!({ "prompt": "x", field: value }));
+        assert!(refused.status == 400 && refused.text.contains(way_out), "{}", refused.text);
+    }
+}
+
+#[test]
+fn model_without_template_reads_the_system() {
+    let server = TestServer::start(|_| ());
+    let count = |more: Value| {
+        let body = with(&json!({ "stream": false, "options": { "num_predict": 1 } }), more);
+        server.post("/api/generate", &body).ok()["prompt_eval_count"].clone()
+    };
+    let whole = count(json!({ "prompt": "Be kind.\n\nYou may" }));
+    assert_eq!(count(json!({ "prompt": "You may", "system": "Be kind." })), whole);
 }
 
 #[test]

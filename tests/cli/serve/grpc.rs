@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use sterna::engine::SamplerOptions;
 use sterna::grpc::{Grpc, GrpcOptions, KvEvents};
-use sterna::serve::{Companion, Loaded, ServeOptions, Server};
+use sterna::serve::{Companion, Loaded, ModelSource, ServeOptions, Server};
 use support::tokio::runtime::Runtime;
 use support::tonic::transport::Channel;
 use support::tonic::{Code, Status};
@@ -366,7 +366,7 @@ async fn serving(channel: &Channel) {
 fn grpc_health_follows_the_loading_of_the_model() {
     let (go, waits) = std::sync::mpsc::channel::<()>();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let server = Server::start(listener, ServeOptions::default(), vec![grpc()], "tiny", move || {
+    let model = ModelSource::once("tiny", move || {
         waits.recv().unwrap();
         Ok(Loaded {
             engine: super::client::engine(N_CTX),
@@ -374,6 +374,7 @@ fn grpc_health_follows_the_loading_of_the_model() {
             speculation: None,
         })
     });
+    let server = Server::start(listener, ServeOptions::default(), vec![grpc()], model);
     let server = server.unwrap();
     let address = server.endpoints().next().unwrap().address.clone();
     runtime().block_on(async {

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use sterna::serve::{ServeOptions, Server};
 
 use super::client::{Answer, N_CTX, SLOTS, TestServer, request};
+use super::dialects::with;
 
 #[test]
 fn invalid_bodies_are_refused() {
@@ -38,6 +39,8 @@ fn invalid_bodies_are_refused() {
         }
     }
     server.still_answers();
+    let error = server.post_with("/completion", "", br#"{"prompt": "a\ud83d"}"#).error(400);
+    assert!(error["message"].as_str().unwrap().contains(r"`\ud83d` is a lone surrogate"), "{error}");
     assert_eq!(server.post_with("/completion", "", &[b' '; 70_000]).status, 413);
     let marked = b"\xef\xbb\xbf{\"prompt\": \"You\", \"n_predict\": 1}";
     assert_eq!(server.post_with("/completion", "", marked).status, 200, "a byte order mark");
@@ -114,11 +117,17 @@ fn values_out_of_range_are_refused() {
         ("repeat_penalty", vec![json!(0), json!(-1)]),
         ("repeat_last_n", vec![json!(-2), huge.clone()]),
         ("seed", vec![json!("x"), json!(1.5), huge.clone()]),
-        ("n_predict", vec![json!(-2), json!("many"), huge.clone()]),
+        ("n_predict", vec![json!(-3), json!("many"), huge.clone()]),
         ("stop", vec![json!(3), json!(vec!["x"; 129]), json!("y".repeat(1025)), json!([1])]),
         (
             "logit_bias",
-            vec![json!(1), json!([[1]]), json!({ "x": 1 }), json!({ "1": "much" }), json!([[99_999_999, 1]])],
+            vec![
+                json!(1),
+                json!([[1]]),
+                json!({ "99999999": 1 }),
+                json!({ "1": "much" }),
+                json!([[99_999_999, 1]]),
+            ],
         ),
         ("n", vec![json!(0), json!(SLOTS + 1), json!(1_000_000_000), json!(-1)]),
         ("stream", vec![json!("yes"), json!(1)]),
@@ -127,6 +136,7 @@ fn values_out_of_range_are_refused() {
             "prompt",
             vec![
                 json!({}),
+                json!(7),
                 json!({ "prompt_string": "You", "multimodal_data": ["aGk="] }),
                 json!([]),
                 json!([[]]),
@@ -253,8 +263,13 @@ fn long_prompts_are_refused() {
     assert!(message.starts_with(&wanted), "{message}");
     let full = json!({ "prompt": vec![5; N_CTX - 2], "n_predict": 50, "ignore_eos": true });
     let answer = server.post("/completion", &full).ok();
-    assert_eq!(answer["stop_type"], "limit");
+    assert_eq!((&answer["stop_type"], &answer["truncated"]), (&json!("limit"), &json!(true)));
     assert!(answer["tokens_predicted"].as_u64().unwrap() <= 3);
+    let streamed =
+        server.post("/completion", &with(&full, json!({ "stream": true, "n_predict": -2 }))).data();
+    assert_eq!(serde_json::from_str::<Value>(streamed.last().unwrap()).unwrap()["truncated"], true);
+    let few = server.post("/completion", &with(&full, json!({ "n_predict": 1 }))).ok();
+    assert_eq!((&few["stop_type"], &few["truncated"]), (&json!("limit"), &json!(false)));
 }
 
 #[test]
@@ -309,6 +324,8 @@ fn pages_of_other_origins_are_refused() {
     assert_eq!(with("Host: evil.example\r\n").error(403)["type"], "permission_error");
     assert_eq!(with(&format!("Host: 127.0.0.1.evil.example:{port}\r\n")).status, 403);
     assert_eq!(with("Origin: http://evil.example\r\nContent-Type: text/plain\r\n").status, 403);
+    let error = with("Origin: app://obsidian.md\r\n").error(403);
+    assert!(error["message"].as_str().unwrap().contains("--cors-origins app://obsidian.md"), "{error}");
     assert_eq!(with("Origin: null\r\n").status, 403);
     assert_eq!(with("Origin: https://friend.example\r\nOrigin: http://evil.example\r\n").status, 403);
     let own = format!("Host: localhost:{port}\r\nOrigin: http://localhost:{port}\r\n");

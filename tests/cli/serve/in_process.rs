@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use serde_json::{Value, json};
 use sterna::engine::SamplerOptions;
-use sterna::serve::{Answer, InProcess, Loaded, Refusal, ServeError, ServeOptions};
+use sterna::serve::{Answer, InProcess, Loaded, ModelSource, Refusal, ServeError, ServeOptions};
 
 use super::client::{TestServer, engine};
 
@@ -15,7 +15,7 @@ const N_CTX: usize = 4096;
 
 fn start() -> InProcess {
     let load = || Ok(Loaded { engine: engine(N_CTX), sampler: SamplerOptions::default(), speculation: None });
-    InProcess::start(ServeOptions::default(), "test", load).unwrap()
+    InProcess::start(ServeOptions::default(), ModelSource::once("test", load)).unwrap()
 }
 
 fn next(answer: &mut Answer) -> Option<Result<Bytes, Refusal>> {
@@ -90,7 +90,8 @@ fn cancelled_and_dropped_answers_end() {
 
 #[test]
 fn start_fails_if_the_model_does_not_load() {
-    let failed = InProcess::start(ServeOptions::default(), "test", || Err("no such model".into()));
+    let model = ModelSource::once("test", || Err("no such model".into()));
+    let failed = InProcess::start(ServeOptions::default(), model);
     match failed {
         Err(ServeError::Load(err)) => assert_eq!(err.to_string(), "no such model"),
         Err(err) => panic!("{err}"),
@@ -105,9 +106,12 @@ fn in_process_server_takes_command_line_flags() {
         let model = format!("--model={}", path.display());
         sterna::cli::in_process(flags.iter().map(|flag| (*flag).into()).chain([model.into()]))
     };
-    let inner = with(&["--backend=cpu", "--threads=1", "--ctx-size=128", "--alias=tiny"]).unwrap();
+    let inner = with(&["--backend=cpu", "--threads=1", "--ctx-size=128", "--alias=tiny,gpt-4o"]).unwrap();
     let props: Value = serde_json::from_slice(&whole(inner.request("/props", None)).unwrap()).unwrap();
     assert_eq!(props["default_generation_settings"]["n_ctx"], 128);
+    let model: Value =
+        serde_json::from_slice(&whole(inner.request("/v1/models/gpt-4o", None)).unwrap()).unwrap();
+    assert_eq!((&model["id"], &model["aliases"]), (&json!("tiny"), &json!(["gpt-4o"])));
     for (flags, said) in [
         (["--backend=cpu", "--port=1"], "--port: there is no listener"),
         (["--backend=cpu", "--kv-events=tcp://127.0.0.1:1"], "--kv-events: there is no listener"),

@@ -8,7 +8,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use sterna::grpc::{Grpc, GrpcOptions, KvTransferOptions};
-use sterna::serve::{Companion, ServeOptions, Server};
+use sterna::serve::{Companion, ModelSource, ServeOptions, Server};
 use support::prost_types::value::Kind;
 use support::prost_types::{Struct, Value};
 use support::tonic::{Code, Status};
@@ -358,7 +358,8 @@ fn unspecified_transfer_address_is_refused() {
     let transfer = KvTransferOptions::new(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)));
     let (options, companions) = (ServeOptions::default(), vec![grpc(Some(transfer))]);
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let started = Server::start(listener, options, companions, "tiny", || Err("it is not loaded".into()));
+    let model = ModelSource::once("tiny", || Err("it is not loaded".into()));
+    let started = Server::start(listener, options, companions, model);
     let message = started.err().expect("the server does not start").to_string();
     assert!(message.contains("0.0.0.0") && message.contains("reach"), "{message}");
 }

@@ -12,6 +12,7 @@ use sterna::engine::{Error, SamplerOptions};
 use sterna::serve::{Loaded, ModelSource, Opened};
 
 use super::client::{N_CTX, TestServer, engine, read_head};
+use super::dialects::with;
 
 /// A model with a declared size of `bytes`, which counts its loads.
 fn source(name: &str, bytes: u64, loads: &Arc<AtomicUsize>) -> ModelSource {
@@ -24,7 +25,7 @@ fn source(name: &str, bytes: u64, loads: &Arc<AtomicUsize>) -> ModelSource {
         };
         Ok(Opened { bytes, load: Box::new(load) })
     };
-    ModelSource { name: name.into(), file_bytes: 7, open: Box::new(open) }
+    ModelSource { file_bytes: 7, ..ModelSource::new(name, open) }
 }
 
 /// A model that is not loaded before a message is sent.
@@ -37,7 +38,7 @@ fn held(name: &str) -> (ModelSource, std::sync::mpsc::Sender<()>) {
             || Ok(Loaded { engine: engine(N_CTX), sampler: SamplerOptions::default(), speculation: None });
         Ok(Opened { bytes: 0, load: Box::new(load) })
     };
-    (ModelSource { name: name.into(), file_bytes: 0, open: Box::new(open) }, sender)
+    (ModelSource::new(name, open), sender)
 }
 
 fn ask(model: &str) -> Value {
@@ -61,7 +62,8 @@ fn loaded(server: &TestServer) -> Vec<String> {
 #[test]
 fn requests_choose_their_model_by_name() {
     let loads = Arc::default();
-    let sources = ["a", "b", "c"].map(|name| source(name, 0, &loads)).into();
+    let mut sources: Vec<ModelSource> = ["a", "b", "c"].map(|name| source(name, 0, &loads)).into();
+    sources[1].aliases.push("gpt-4o".into());
     let server = TestServer::several(sources, |_| ());
     assert_eq!(server.get("/health").status, 200);
     assert!(loaded(&server).is_empty(), "loaded before the first request");
@@ -70,6 +72,9 @@ fn requests_choose_their_model_by_name() {
     assert_eq!(loaded(&server), ["b"]);
     assert_eq!(server.get("/v1/models/b").ok()["meta"]["n_ctx"], N_CTX);
     assert_eq!(server.get("/v1/models/c").ok()["status"]["value"], "unloaded");
+    assert_eq!(server.post("/v1/completions", &ask("gpt-4o")).ok()["model"], "b");
+    let found = server.get("/v1/models/gpt-4o").ok();
+    assert_eq!((&found["id"], &found["aliases"]), (&json!("b"), &json!(["gpt-4o"])));
 
     let unknown = server.post("/v1/completions", &ask("d"));
     let error = unknown.error(404);
@@ -91,6 +96,9 @@ fn requests_choose_their_model_by_name() {
     let talk = json!({ "model": "c:latest", "stream": false, "options": { "num_predict": 2 },
         "messages": [{ "role": "user", "content": "Hi" }] });
     assert_eq!(server.post("/api/chat", &talk).ok()["model"], "c");
+    // Older clients of ollama send `name`.
+    assert_eq!(server.post("/api/show", &json!({ "name": "d" })).status, 404);
+    assert_eq!(server.post("/api/show", &json!({ "name": "c" })).status, 200);
     let tags = server.get("/api/tags").ok();
     assert_eq!(tags["models"].as_array().unwrap().len(), 3);
     let gone = server.post("/api/generate", &json!({ "model": "c", "keep_alive": 0 })).ok();
@@ -105,6 +113,32 @@ fn requests_choose_their_model_by_name() {
     let steps = server.metric("llamacpp:n_decode_total");
     assert_eq!(server.post("/models/unload", &json!({ "model": "b" })).ok()["success"], true);
     server.until("its thread has ended", |server| server.metric("llamacpp:n_decode_total") >= steps);
+}
+
+#[test]
+fn keep_alive_zero_unloads_after_the_answer() {
+    let loads = Arc::default();
+    let server = TestServer::several(["a", "b"].map(|name| source(name, 0, &loads)).into(), |_| ());
+    let messages = json!([{ "role": "user", "content": "Hi" }]);
+    let chat = json!({ "model": "a", "messages": messages, "options": { "num_predict": 2 } });
+    let generate = json!({ "model": "a", "prompt": "Hi", "options": { "num_predict": 2 } });
+    let embed = json!({ "model": "a", "input": "Hi", "prompt": "Hi" });
+    let cases = [
+        ("/api/chat", &chat, json!({ "keep_alive": 0, "stream": false })),
+        ("/api/chat", &chat, json!({ "keep_alive": "0" })),
+        ("/api/generate", &generate, json!({ "keep_alive": "0s", "stream": false })),
+        ("/api/generate", &generate, json!({ "keep_alive": 0.0 })),
+        ("/api/embed", &embed, json!({ "keep_alive": "0m" })),
+        ("/api/embeddings", &embed, json!({ "keep_alive": 0 })),
+    ];
+    for (at, (path, body, more)) in cases.into_iter().enumerate() {
+        assert_eq!(server.post(path, &with(body, json!({ "keep_alive": "5m" }))).status, 200);
+        assert_eq!(loaded(&server), ["a"], "{path}");
+        let answer = server.post(path, &with(body, more.clone()));
+        assert!(answer.status == 200 && !answer.text.contains("unload"), "{}", answer.text);
+        assert_eq!(server.get("/api/ps").ok()["models"], json!([]), "{path} {more}");
+        assert_eq!(loads.load(Ordering::SeqCst), at + 1);
+    }
 }
 
 #[test]
@@ -204,7 +238,7 @@ fn model_that_does_not_fit_unloads_another() {
         };
         Ok(Opened { bytes: 10, load: Box::new(load) as Box<dyn FnOnce() -> _> })
     };
-    let large = ModelSource { name: "large".into(), file_bytes: 0, open: Box::new(open) };
+    let large = ModelSource::new("large", open);
     let sources = vec![source("a", 10, &loads), source("b", 10, &loads), large];
     let server = TestServer::several(sources, |options| options.models_bytes = 100);
     for model in ["b", "a"] {
@@ -239,7 +273,7 @@ fn model_that_fails_to_load_fails_only_its_requests() {
             Ok(Opened { bytes: 0, load: Box::new(load) as Box<dyn FnOnce() -> _> })
         }
     };
-    let broken = ModelSource { name: "broken".into(), file_bytes: 0, open: Box::new(open) };
+    let broken = ModelSource::new("broken", open);
     let server = TestServer::several(vec![source("a", 0, &loads), broken], |_| ());
     let refused = server.post("/v1/completions", &ask("broken")).error(500);
     let message = refused["message"].as_str().unwrap();

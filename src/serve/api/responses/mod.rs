@@ -44,7 +44,7 @@ request! {
         ..Repeatable,
         ..Generation,
         ..Running,
-        max_output_tokens: Int(-1, MOST),
+        max_output_tokens: Int(-2, MOST),
         truncation: Text as { "enum": ["disabled"] },
         /// Not supported.
         background: Bool as { "const": false },
