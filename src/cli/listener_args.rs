@@ -105,6 +105,8 @@ impl ListenerArgs {
     pub fn log(&self) {
         let level = if self.verbose { tracing::Level::DEBUG } else { tracing::Level::INFO };
         let log = tracing_subscriber::fmt().with_writer(std::io::stderr).with_max_level(level);
+        // A log that cannot be written would be reported to stderr too, and panic there.
+        let log = log.log_internal_errors(false);
         match self.log_format {
             LogFormat::Text => log.with_target(false).with_ansi(false).init(),
             LogFormat::Json => log.json().flatten_event(true).init(),
