@@ -6,7 +6,7 @@ use std::{fs, io};
 
 use serde_json::{Map, Value as Json, json};
 
-use crate::gguf::{GgufError, Metadata};
+use crate::gguf::{GgufError, Metadata, Value};
 use crate::tokenizer::chat::{ChatError, ChatTemplate, Message};
 use crate::tokenizer::{PreTokenizer, Special, Tokenizer, TokenizerError, TokenizerOptions, tokenizer_json};
 
@@ -97,7 +97,11 @@ impl Card {
         fs::create_dir_all(folder).map_err(|err| fail(folder, err))?;
         for (name, json) in self.files() {
             let path = folder.join(name);
-            fs::write(&path, format!("{json:#}\n")).map_err(|err| fail(&path, err))?;
+            fs::write(&path, format!("{json:#}\n")).map_err(|err| {
+                // Half a file is of no use.
+                let _ = fs::remove_file(&path);
+                fail(&path, err)
+            })?;
         }
         Ok(())
     }
@@ -144,13 +148,20 @@ fn config(metadata: &Metadata, tokenizer: &Tokenizer) -> Result<Json, GgufError>
         ("attention.key_length", "head_dim"),
     ];
     for (of, name) in numbers {
-        // Some files have one value per layer.
-        let number = metadata.get(&format!("{architecture}.{of}")).and_then(|value| value.as_int());
+        let number = metadata.get(&format!("{architecture}.{of}")).and_then(one_number);
         if let Some(number) = number.and_then(|number| u32::try_from(number).ok()) {
             config[name] = number.into();
         }
     }
     Ok(config)
+}
+
+/// A number, or that of an array with the same number in all layers.
+fn one_number(value: &Value) -> Option<i128> {
+    let Value::Array(array) = value else { return value.as_int() };
+    let mut numbers = array.values().map(|value| value.as_int());
+    let first = numbers.next()??;
+    numbers.all(|number| number == Some(first)).then_some(first)
 }
 
 fn tokenizer_config(metadata: &Metadata, tokenizer: &Tokenizer, template: &str) -> Result<Json, GgufError> {

@@ -9,6 +9,13 @@ from . import _sterna
 
 def main() -> int:
     """Runs the command line with this process's arguments."""
+    # Like the program: what is ignored at the start stays ignored, as under nohup.
+    if hasattr(signal, "pthread_sigmask"):
+        ends = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
+        ignored = [number for number in ends if signal.getsignal(number) == signal.SIG_IGN]
+        signal.pthread_sigmask(signal.SIG_BLOCK, ignored)
+        for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGXFSZ):
+            signal.signal(number, signal.SIG_IGN)
     # Python would only set a flag, which nothing here checks.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     # Like the program: without a desktop, a Vulkan layer prints warnings.

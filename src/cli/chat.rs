@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use clap::Args;
 use rustyline::DefaultEditor;
 use rustyline::error::ReadlineError;
+use sterna_host::files::{Links, private_folder};
 
 use super::input::BYTE_ORDER_MARK;
 use super::model_args::{ContextArgs, ModelArgs};
@@ -147,7 +148,8 @@ impl Chat {
         }
         let result = self.read_lines(&mut editor);
         if let Some(path) = &history {
-            let saved = path.parent().map_or(Ok(()), std::fs::create_dir_all).map_err(ReadlineError::from);
+            let folder = path.parent().map_or(Ok(()), |folder| private_folder(folder, Links::Follow));
+            let saved = folder.map_err(ReadlineError::from);
             if let Err(err) = saved.and_then(|()| editor.save_history(path)) {
                 eprintln!("note: the history cannot be saved to {}: {err}", path.display());
             }

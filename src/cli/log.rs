@@ -16,6 +16,8 @@ where
     W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
 {
     let log = tracing_subscriber::fmt().with_writer(to).with_max_level(level).with_ansi(false);
+    // A log that cannot be written would be reported to stderr too, and panic there.
+    let log = log.log_internal_errors(false);
     match as_json {
         false => log.with_target(false).map_event_format(|text| OneLine(text, text_escape)).finish().into(),
         true => {

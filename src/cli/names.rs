@@ -9,6 +9,7 @@
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::fmt::Display;
+use std::io::Write;
 
 use clap::{Arg, Command};
 
@@ -167,9 +168,9 @@ pub fn flag(option: &str) -> String {
     }
 }
 
-/// Prints a message to stderr.
+/// Prints a message to stderr. A server goes on if its log is full.
 pub fn note(kind: &str, said: &impl Display) {
-    eprintln!("{kind}: {said}");
+    let _ = writeln!(std::io::stderr(), "{kind}: {said}");
 }
 
 #[cfg(test)]

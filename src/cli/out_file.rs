@@ -8,6 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use indicatif::{ProgressBar, ProgressStyle};
+use sterna_host::files::make_private;
+use tempfile::{Builder, NamedTempFile};
 
 use super::{CliError, Interrupted, report};
 
@@ -34,10 +36,7 @@ impl OutFile<'_> {
     ) -> Result<T, CliError> {
         let Self { path, bytes, force } = *self;
         is_free(path, force)?;
-        let dir = match path.parent() {
-            Some(dir) if !dir.as_os_str().is_empty() => dir,
-            _ => Path::new("."),
-        };
+        let dir = folder_of(path);
         let free = fs4::available_space(dir).map_err(|err| format!("{}: {err}", dir.display()))?;
         if bytes > free && !is_special(path) {
             let dir = dir.display();
@@ -95,9 +94,11 @@ fn is_there(path: &Path) -> CliError {
 
 /// A temporary file next to its final path, removed unless it is renamed. A pipe or a device is written
 /// directly.
-pub struct Partial {
-    path: PathBuf,
-    special: bool,
+pub enum Partial {
+    /// The temporary file.
+    Temporary(NamedTempFile),
+    /// Path of a pipe or a device.
+    Special(PathBuf),
 }
 
 impl Partial {
@@ -106,18 +107,41 @@ impl Partial {
     /// # Errors
     /// If `out` is a folder, or its parent folder is not writable.
     pub fn create(out: &Path) -> Result<Self, CliError> {
+        Self::new(out, false)
+    }
+
+    /// Creates it for its owner alone: for texts, tokens and what was computed from them.
+    ///
+    /// # Errors
+    /// As [`create`](Self::create).
+    pub fn private(out: &Path) -> Result<Self, CliError> {
+        Self::new(out, true)
+    }
+
+    fn new(out: &Path, is_private: bool) -> Result<Self, CliError> {
         if is_special(out) {
-            return Ok(Self { path: out.to_owned(), special: true });
+            return Ok(Self::Special(out.to_owned()));
         }
         if out.is_dir() {
             return Err(format!("{}: is a folder", out.display()).into());
         }
         let name = out.file_name().ok_or_else(|| format!("{}: not a file name", out.display()))?;
-        let mut partial = name.to_os_string();
-        partial.push(format!(".{}.partial", std::process::id()));
-        let path = out.with_file_name(partial);
-        File::create(&path).map_err(|err| format!("{}: {err}", path.display()))?;
-        Ok(Self { path, special: false })
+        let mut prefix = name.to_os_string();
+        prefix.push(".");
+        let mut builder = Builder::new();
+        // Without this the file is private, apart from what the umask removes.
+        #[cfg(unix)]
+        if !is_private {
+            builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+        }
+        let file = builder.prefix(&prefix).suffix(".partial").tempfile_in(folder_of(out));
+        let file = file.and_then(|file| {
+            if is_private {
+                make_private(file.as_file())?;
+            }
+            Ok(file)
+        });
+        Ok(Self::Temporary(file.map_err(|err| format!("{}: {err}", out.display()))?))
     }
 
     /// Opens the temporary file.
@@ -125,8 +149,11 @@ impl Partial {
     /// # Errors
     /// Any I/O error.
     pub fn file(&self) -> Result<File, CliError> {
-        let opened = File::options().write(true).open(&self.path);
-        Ok(opened.map_err(|err| format!("{}: {err}", self.path.display()))?)
+        let (path, opened) = match self {
+            Self::Temporary(file) => (file.path(), file.as_file().try_clone()),
+            Self::Special(path) => (path.as_path(), File::options().write(true).open(path)),
+        };
+        Ok(opened.map_err(|err| format!("{}: {err}", path.display()))?)
     }
 
     /// Renames the file to its final path, replacing an existing file if `force` is set.
@@ -134,34 +161,24 @@ impl Partial {
     /// # Errors
     /// Any I/O error; without `force`, an existing file.
     pub fn rename(self, out: &Path, force: bool) -> Result<(), CliError> {
-        if self.special {
-            return Ok(());
-        }
-        let rename = || fs::rename(&self.path, out).map_err(|err| format!("{}: {err}", out.display()));
-        if force {
-            rename()?;
-        } else {
+        let Self::Temporary(file) = self else { return Ok(()) };
+        if !force {
             // A hard link fails if another process has created the file meanwhile; a rename would replace it.
-            match fs::hard_link(&self.path, out) {
-                Err(err) if err.kind() == std::io::ErrorKind::AlreadyExists => {
-                    return Err(is_there(out));
-                }
+            match fs::hard_link(file.path(), out) {
+                Ok(()) => return Ok(()),
+                Err(err) if err.kind() == std::io::ErrorKind::AlreadyExists => return Err(is_there(out)),
                 // Not every file system supports links.
-                Err(_) => rename()?,
-                Ok(()) => {}
+                Err(_) => {}
             }
         }
+        file.persist(out).map_err(|err| format!("{}: {}", out.display(), err.error))?;
         Ok(())
     }
 }
 
-impl Drop for Partial {
-    fn drop(&mut self) {
-        if !self.special {
-            // The file has been renamed already, or is not needed any more: errors do not matter.
-            let _ = fs::remove_file(&self.path);
-        }
-    }
+/// The folder of a file.
+fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 fn progress_bar(total: u64) -> ProgressBar {

@@ -6,6 +6,7 @@ use std::io::{BufReader, BufWriter, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use sterna_host::files::{Links, open_regular};
 
 use super::CliError;
 use super::names::with_flags;
@@ -35,7 +36,7 @@ impl PromptCacheArgs {
     /// --prompt-cache-ro, a missing file.
     pub fn session(&self, engine: &Engine, prompt: &[u32]) -> Result<Session, CliError> {
         let Some(path) = &self.prompt_cache else { return Ok(engine.session()?) };
-        let file = match File::open(path) {
+        let file = match open_regular(path, File::options().read(true), Links::Follow) {
             Err(err) if err.kind() == ErrorKind::NotFound && !self.prompt_cache_ro => {
                 return Ok(engine.session()?);
             }
@@ -76,7 +77,7 @@ impl PromptCacheArgs {
 /// # Errors
 /// If the file cannot be written; its old content is kept then.
 pub fn keep(session: &mut Session, path: &Path) -> Result<(), CliError> {
-    let partial = Partial::create(path)?;
+    let partial = Partial::private(path)?;
     let mut file = BufWriter::with_capacity(1 << 20, partial.file()?);
     let saved = session.save(&mut file).map_err(|err| err.to_string());
     saved

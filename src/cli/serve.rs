@@ -22,7 +22,7 @@ use super::speculation_args::SpeculationArgs;
 use super::{CliError, Interrupted, names};
 use crate::demo;
 use crate::engine::{EngineOptions, Pooling};
-use crate::serve::{InProcess, Loaded, ModelSource, Opened, ServeError, ServeOptions, Server};
+use crate::serve::{InProcess, Loaded, ModelSource, Opened, ServeError, ServeOptions, Server, SlotLimits};
 
 /// Serves the APIs of OpenAI, llama-server, Anthropic and ollama over HTTP.
 ///
@@ -87,6 +87,12 @@ pub struct ServeArgs {
     #[arg(long, value_name = "DIR")]
     #[arg(alias = "LLAMA_ARG_SLOT_SAVE_PATH")]
     slot_save_path: Option<PathBuf>,
+    /// Maximum number of saved slots per API key
+    #[arg(long, value_name = "N", default_value_t = SlotLimits::default().files as u32)]
+    slot_save_max: u32,
+    /// Maximum MiB of the saved slots of each API key
+    #[arg(long, value_name = "MIB", default_value_t = (SlotLimits::default().bytes >> 20) as u32)]
+    slot_save_space: u32,
     /// Do not reuse cached prompts unless the request asks for it
     #[arg(long)]
     no_cache_prompt: bool,
@@ -264,6 +270,10 @@ impl ServeArgs {
             // A hung device may also block an orderly exit.
             on_hang: Some(|| std::process::abort()),
             slot_folder: self.slot_save_path.clone(),
+            slot_limits: SlotLimits {
+                files: self.slot_save_max as usize,
+                bytes: u64::from(self.slot_save_space) << 20,
+            },
             template: self.chat_template.as_deref().map(template_source).transpose()?,
             max_tokens: usize::try_from(self.n_predict).ok(),
             embd_normalize: self.pooling.embd_normalize,

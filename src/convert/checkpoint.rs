@@ -23,6 +23,8 @@ const INDEX: &str = "model.safetensors.index.json";
 pub struct Checkpoint {
     tensors: BTreeMap<String, Tensor>,
     files: Vec<(PathBuf, FileSource)>,
+    /// Copies of tensors in files other than the index names, which are not read.
+    others: Vec<String>,
 }
 
 /// One tensor as described by its file.
@@ -98,8 +100,9 @@ impl Checkpoint {
     /// or else the only safetensors file. Files may be links, as in the hub's cache.
     ///
     /// # Errors
-    /// [`ConvertError::File`] if index and files do not match in both directions, for a file that is missing,
-    /// truncated or corrupt, and if no file is found.
+    /// [`ConvertError::File`] if the index names a file without the tensor, or does not list a tensor of a
+    /// file; for a tensor in two files without an index; for a file that is missing, truncated or corrupt;
+    /// and if no file is found.
     pub fn open(folder: &Path) -> Result<Self, ConvertError> {
         let index = folder.join(INDEX);
         let (names, map) = if index.is_file() {
@@ -122,12 +125,13 @@ impl Checkpoint {
             let detail = format!("{n} of the {all} files in it are missing, the first is {first}");
             return Err(ConvertError::file(&index, detail));
         }
-        let mut out = Self { tensors: BTreeMap::new(), files: Vec::new() };
+        let mut out = Self { tensors: BTreeMap::new(), files: Vec::new(), others: Vec::new() };
         for name in &names {
-            out.add(&folder.join(name))?;
+            let home = |tensor: &str| map.as_ref().and_then(|map| map.get(tensor)).map(String::as_str);
+            out.add(&folder.join(name), |tensor| home(tensor).is_none_or(|home| home == name))?;
         }
-        if let Some(map) = map {
-            out.check_index(&index, folder, &map)?;
+        if let Some(map) = &map {
+            out.check_index(&index, map)?;
         }
         Ok(out)
     }
@@ -153,7 +157,21 @@ impl Checkpoint {
         read.map(Bytes::from).map_err(|err| format!("{}: {err}", path.display()))
     }
 
-    fn add(&mut self, path: &Path) -> Result<(), ConvertError> {
+    /// A note on copies of tensors that are not read, if there are any.
+    pub fn note(&self) -> Option<String> {
+        let (first, n) = (self.others.iter().min()?, self.others.len());
+        let name = first.escape_debug();
+        Some(match n {
+            1 => format!("another copy of {name}, in a file that {INDEX} does not name for it, is ignored"),
+            _ => format!(
+                "other copies of {n} tensors, the first of {name}, in files that {INDEX} does not name for \
+                 them, are ignored"
+            ),
+        })
+    }
+
+    /// Adds the tensors of a file that are read from it.
+    fn add(&mut self, path: &Path, is_home: impl Fn(&str) -> bool) -> Result<(), ConvertError> {
         const POINTER: &[u8] = b"version https://git-lfs";
         let source = FileSource::open(path).map_err(|err| ConvertError::file(path, err))?;
         let first = POINTER.len().min(source.file_bytes() as usize);
@@ -168,6 +186,10 @@ impl Checkpoint {
         })?;
         let file = self.files.len();
         for (name, info) in metadata.tensors() {
+            if !is_home(&name) {
+                self.others.push(name);
+                continue;
+            }
             let (from, to) = info.data_offsets;
             let shape = info.shape.clone();
             let bytes = start + from as u64..start + to as u64;
@@ -182,19 +204,13 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Checks that every tensor of the index is in its file, and every tensor of a file is in the index.
-    fn check_index(
-        &self,
-        index: &Path,
-        folder: &Path,
-        map: &BTreeMap<String, String>,
-    ) -> Result<(), ConvertError> {
+    /// Checks that every tensor of the index is in its file, and that every tensor of a file is in the index.
+    fn check_index(&self, index: &Path, map: &BTreeMap<String, String>) -> Result<(), ConvertError> {
         for (name, file) in map {
-            let there = self.get(name).map(|tensor| &self.files[tensor.file].0);
-            if there != Some(&folder.join(file)) {
-                let found = there.map_or("in no file".to_owned(), |path| format!("in {}", path.display()));
-                let name = name.escape_debug();
-                let detail = format!("lists tensor {name} in {}, but it is {found}", file.escape_debug());
+            if self.get(name).is_none() {
+                let found = if self.others.contains(name) { "another file" } else { "no file" };
+                let (name, file) = (name.escape_debug(), file.escape_debug());
+                let detail = format!("lists tensor {name} in {file}, but it is in {found}");
                 return Err(ConvertError::file(index, detail));
             }
         }

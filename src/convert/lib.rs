@@ -204,7 +204,7 @@ impl Converter {
             None => return Err(ConvertError::tensor(embedding, "is missing")),
         };
         let shape = Shape::read(&config, arch, rows)?;
-        let mut notes = Vec::new();
+        let mut notes: Vec<String> = checkpoint.note().into_iter().collect();
         // Models with such norms are rounded by BitNet's rule, although their configurations do not say so.
         let has_input_norms = named.get(&format!("{}0.mlp.up_proj.norm.weight", arch.layers)).is_some();
         let reading = reading(&config, arch, options, has_input_norms)?;

@@ -6,7 +6,8 @@
 //! number of tokens (u64); the tokens (u32 each); one byte per page (1 if its exact page is saved, plus 2 for
 //! the page of sliding-window layers, plus 4 for the recurrent state after it); per page the backend's bytes,
 //! followed by those of the sliding-window page, the exact page and the state; and the CRC-32 of all that
-//! (u32). Changes to the format, including a backend's pages, require a new version.
+//! (u32). A batch also saves the pages and states of earlier checkpoints; a session skips those that no
+//! sequence keeps. Changes to the format, including a backend's pages, require a new version.
 
 use std::io::{self, BufRead, Read, Write};
 
@@ -14,7 +15,7 @@ use crc32fast::Hasher;
 
 use super::error::{Error, STATE_TITLE as TITLE, StateError};
 use super::handle::Engine;
-use super::pages::{PageKinds, pages_for};
+use super::pages::{PageKind, PageKinds, PageRef, pages_for};
 use super::runner::Runner;
 use super::session::Session;
 use sterna_backend::KvPage;
@@ -67,14 +68,13 @@ impl Engine {
         let mut from = Summed::new(from);
         let (tokens, kinds) = self.read_head(&mut from)?;
         let session = self.session()?;
-        if !self.runner()?.pages.hold(session.slot(), tokens.len(), &kinds) {
+        let kept = self.runner()?.pages.kept_kinds(tokens.len(), &kinds);
+        if !self.runner()?.pages.hold(session.slot(), tokens.len(), &kept) {
             return Err(no_such_pages());
         }
         let mut bytes = Vec::new();
-        for i in 0..kinds.len() {
-            for page in session.pages_at(i)? {
-                write_page(&mut *self.runner()?, page, &mut bytes, &mut from)?;
-            }
+        for (i, kinds) in kinds.iter().enumerate() {
+            write_pages(&mut *self.runner()?, session.slot(), i, *kinds, &mut bytes, &mut from)?;
         }
         from.check()?;
         let cached = self.runner()?.pages.stands_at(session.slot(), tokens.len());
@@ -210,6 +210,28 @@ pub(super) fn write_page(
     bytes.resize(runner.backend.page_bytes(runner.exec, page), 0);
     fill(from, bytes)?;
     Ok(runner.backend.write_page(runner.exec, page, bytes)?)
+}
+
+/// Reads the saved pages at index `i` of `slot` from a file. Those that the slot does not have are skipped.
+pub(super) fn write_pages(
+    runner: &mut Runner,
+    slot: u32,
+    i: usize,
+    saved: PageKinds,
+    bytes: &mut Vec<u8>,
+    from: &mut impl Read,
+) -> Result<(), Error> {
+    let held = runner.pages.at(slot, i);
+    for kind in PageKind::ALL.into_iter().filter(|kind| saved.has(*kind)) {
+        match held.get(kind) {
+            Some(page) => write_page(runner, page.into(), bytes, from)?,
+            None => {
+                bytes.resize(runner.backend.page_bytes(runner.exec, PageRef { kind, id: 0 }.into()), 0);
+                fill(from, bytes)?;
+            }
+        }
+    }
+    Ok(())
 }
 
 /// The error for an impossible set of pages.

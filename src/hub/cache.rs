@@ -6,7 +6,7 @@
 //! `blobs/ETAG.sterna-part`: its name identifies the content, and its length is the progress.
 
 use std::fs::{self, File, TryLockError};
-use std::io::{self, Read, Seek, SeekFrom};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use sha1::Sha1;
@@ -15,6 +15,7 @@ use sha2::{Digest, Sha256};
 use super::api::RemoteFile;
 use super::error::HubError;
 use super::names::{Repo, check_path, is_commit, is_hex};
+use sterna_host::files::{Links, open_regular};
 
 /// Suffix of partial blobs.
 const PART: &str = ".sterna-part";
@@ -270,9 +271,14 @@ impl Cached {
         let path = self.folder().join("refs").join(check_path(revision)?);
         let folder = path.parent().unwrap_or(&path);
         fs::create_dir_all(folder).map_err(HubError::cache(folder))?;
-        let aside = folder.join(format!(".{}.sterna-ref", std::process::id()));
-        let written = fs::write(&aside, commit).and_then(|()| fs::rename(&aside, &path));
-        written.map_err(HubError::cache(&path))
+        let mut aside = tempfile::Builder::new();
+        #[cfg(unix)]
+        aside.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+        let aside = aside.prefix(".").suffix(".sterna-ref").tempfile_in(folder);
+        let mut aside = aside.map_err(HubError::cache(&path))?;
+        aside.write_all(commit.as_bytes()).map_err(HubError::cache(&path))?;
+        aside.persist(&path).map_err(|err| HubError::cache(&path)(err.error))?;
+        Ok(())
     }
 
     /// Tries to lock a content. The lock is held until the file is closed.
@@ -280,7 +286,8 @@ impl Cached {
         let folder = self.cache.join(".locks").join(self.repo.folder());
         fs::create_dir_all(&folder).map_err(HubError::cache(&folder))?;
         let path = folder.join(format!("{etag}.lock"));
-        let lock = File::options().create(true).truncate(false).write(true).open(&path);
+        let lock =
+            open_regular(&path, File::options().create(true).truncate(false).write(true), Links::Refuse);
         let lock = lock.map_err(HubError::cache(&path))?;
         match lock.try_lock() {
             // Python's filelock may have removed the file after it was opened: then the lock is void.

@@ -14,6 +14,7 @@ use super::api::RemoteFile;
 use super::cache::{Cached, Hasher, hash, is_whole};
 use super::error::HubError;
 use super::http::{About, Answer, Client, Fault, Tries, encoded};
+use sterna_host::files::{Links, open_regular};
 
 /// Progress of a transfer.
 #[derive(Debug)]
@@ -155,7 +156,9 @@ impl Transfer<'_> {
     /// Opens the part, with the bytes of an earlier run.
     fn open<'a>(&self, file: &'a RemoteFile) -> Result<PartialBlob<'a>, HubError> {
         let path = self.cached.part(file);
-        let out = File::options().read(true).write(true).create(true).truncate(false).open(&path);
+        let mut how = File::options();
+        how.read(true).write(true).create(true).truncate(false);
+        let out = open_regular(&path, &how, Links::Refuse);
         let mut out = out.map_err(HubError::cache(&path))?;
         let length = out.metadata().map_err(HubError::cache(&path))?.len();
         let mut hasher = Hasher::new(&file.etag, file.size);

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use ggml_types::{HostTensor, Ternary, types};
 
 use super::hadamard::Hadamard;
-use super::hyper::{RopeHyper, RopeScaling};
+use super::hyper::{self, RopeHyper, RopeScaling};
 use super::keys::AskedKeys;
 use super::{Hyper, ModelError, Options, Windows, rope};
 use sterna_gguf::{FileTensor, Gguf, Value};
@@ -289,7 +289,10 @@ impl<'a> Builder<'a> {
     /// # Errors
     /// [`ModelError::Gguf`] if the file has none.
     pub fn number(&self, key: &str) -> Result<usize, ModelError> {
-        Ok(self.gguf.metadata().require_usize(&self.key(key))?)
+        match self.count(key)? {
+            Some(number) => Ok(number),
+            None => Ok(self.gguf.metadata().require_usize(&self.key(key))?),
+        }
     }
 
     /// The number under the architecture's `key`, or `default` if the file does not specify it.
@@ -297,7 +300,12 @@ impl<'a> Builder<'a> {
     /// # Errors
     /// [`ModelError::Gguf`] if it is not such a number.
     pub fn number_or(&self, key: &str, default: usize) -> Result<usize, ModelError> {
-        Ok(self.gguf.metadata().usize(&self.key(key))?.unwrap_or(default))
+        Ok(self.count(key)?.unwrap_or(default))
+    }
+
+    /// The number under the architecture's `key`, or that of an array with the same number in all layers.
+    fn count(&self, key: &str) -> Result<Option<usize>, ModelError> {
+        hyper::number(self.gguf.metadata(), &self.key(key), self.hyper.n_layers)
     }
 
     /// Error for an invalid value of the architecture's `key`.
@@ -549,23 +557,19 @@ impl<'a> Builder<'a> {
     /// # Errors
     /// [`ModelError::Metadata`] for invalid numbers.
     pub fn mixture(&self) -> Result<Option<Mixture>, ModelError> {
-        let metadata = self.gguf.metadata();
-        let key = |name: &str| self.key(name);
         self.overrules("expert_used_count");
-        let wrong = |name, want: String, got: usize| {
-            Err(ModelError::Metadata { key: key(name), want, got: got.to_string() })
-        };
-        let n_experts = match metadata.usize(&key("expert_count"))? {
+        let wrong = |name, want: String, got: usize| Err(self.wrong(name, want, got));
+        let n_experts = match self.count("expert_count")? {
             None | Some(0) => return Ok(None),
             Some(n) if n > MAX_EXPERTS => return wrong("expert_count", format!("0 to {MAX_EXPERTS}"), n),
             Some(n) => n,
         };
-        let n_used = metadata.require_usize(&key("expert_used_count"))?;
+        let n_used = self.number("expert_used_count")?;
         if !(1..=n_experts).contains(&n_used) {
             return wrong("expert_used_count", format!("1 to the {n_experts} experts"), n_used);
         }
         const WIDTH: &str = "expert_feed_forward_length";
-        let ffn_dim = match metadata.usize(&key(WIDTH))? {
+        let ffn_dim = match self.count(WIDTH)? {
             None => self.hyper.ffn_dim,
             Some(n) if n == 0 || n > MAX_WIDTH => return wrong(WIDTH, format!("1 to {MAX_WIDTH}"), n),
             Some(n) => n,

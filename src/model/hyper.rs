@@ -69,6 +69,51 @@ impl PerLayer {
     }
 }
 
+/// The number under `key`, which may be an array of equal numbers, one for each of `n_layers` layers: tools
+/// that prune layers write such arrays.
+///
+/// # Errors
+/// [`ModelError::Metadata`] if the numbers differ or are not one per layer; [`ModelError::Gguf`] if the value
+/// is no number.
+pub(super) fn number(metadata: &Metadata, key: &str, n_layers: usize) -> Result<Option<usize>, ModelError> {
+    let Some(Value::Array(array)) = metadata.get(key) else { return Ok(metadata.usize(key)?) };
+    let numbers: Option<Vec<i128>> = array.values().map(|value| value.as_int()).collect();
+    let wrong = |want: String, got| Err(ModelError::Metadata { key: key.to_owned(), want, got });
+    match numbers.filter(|numbers| numbers.len() == n_layers) {
+        None => {
+            let got = Value::Array(array.clone()).describe();
+            wrong(format!("a number, or an array of {n_layers} integers"), got)
+        }
+        Some(numbers) if numbers.iter().any(|number| *number != numbers[0]) => {
+            wrong("the same number in all layers".to_owned(), by_layer(&numbers))
+        }
+        Some(numbers) => match usize::try_from(numbers[0]) {
+            Ok(number) => Ok(Some(number)),
+            Err(_) => wrong("unsigned integers".to_owned(), numbers[0].to_string()),
+        },
+    }
+}
+
+/// Lists the layers of each number: `8 in layers 0 to 3, 4 in layer 4`.
+pub(super) fn by_layer<T: Display + PartialEq>(numbers: &[T]) -> String {
+    /// Further runs of equal numbers are not listed.
+    const RUNS: usize = 6;
+    let (mut runs, mut first) = (Vec::new(), 0);
+    for run in numbers.chunk_by(|a, b| a == b) {
+        let last = first + run.len() - 1;
+        runs.push(match run.len() {
+            1 => format!("{} in layer {first}", run[0]),
+            _ => format!("{} in layers {first} to {last}", run[0]),
+        });
+        first = last + 1;
+    }
+    if runs.len() > RUNS {
+        runs.truncate(RUNS);
+        runs.push("...".to_owned());
+    }
+    runs.join(", ")
+}
+
 /// Parameters of the rotary embedding.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RopeHyper {
@@ -134,12 +179,13 @@ impl Hyper {
     /// [`ModelError`] with the key that is missing or invalid.
     pub fn read(metadata: &Metadata, n_vocab: usize) -> Result<Self, ModelError> {
         let architecture = metadata.require_str("general.architecture")?.to_owned();
-        let keys = Keys { metadata, prefix: &architecture };
+        let mut keys = Keys { metadata, prefix: &architecture, n_layers: 0 };
         let dim = keys.count("embedding_length")?;
         let n_layers = keys.count("block_count")?;
-        let (heads, ffn) = (keys.per_layer("attention.head_count", n_layers)?, keys.ffn(n_layers)?);
+        keys.n_layers = n_layers;
+        let (heads, ffn) = (keys.per_layer("attention.head_count")?, keys.per_layer(keys.ffn())?);
         let kv_heads = match metadata.get(&keys.key("attention.head_count_kv")) {
-            Some(_) => keys.per_layer("attention.head_count_kv", n_layers)?,
+            Some(_) => keys.per_layer("attention.head_count_kv")?,
             None => heads.clone(),
         };
         let of = |layer| LayerHyper {
@@ -150,9 +196,11 @@ impl Hyper {
         let differs = [&ffn, &heads, &kv_heads].into_iter().any(PerLayer::is_list);
         let differing: Option<Vec<LayerHyper>> = differs.then(|| (0..n_layers).map(of).collect());
         let first = of(0);
-        for LayerHyper { n_heads, n_kv_heads, .. } in differing.iter().flatten().chain([&first]) {
+        for (layer, hyper) in differing.as_deref().unwrap_or(&[first]).iter().enumerate() {
+            let LayerHyper { n_heads, n_kv_heads, .. } = hyper;
             if !n_heads.is_multiple_of(*n_kv_heads) {
-                let want = format!("a divisor of the {n_heads} query heads");
+                let place = if differs { format!(" in layer {layer}") } else { String::new() };
+                let want = format!("a divisor of the {n_heads} query heads{place}");
                 return Err(keys.wrong("attention.head_count_kv", want, n_kv_heads));
             }
         }
@@ -192,6 +240,21 @@ impl Hyper {
         })
     }
 
+    /// Error for layers that differ, in an architecture that does not support that.
+    pub(super) fn differ(&self, metadata: &Metadata) -> Option<ModelError> {
+        let each = self.differing.as_deref()?;
+        let keys = Keys { metadata, prefix: &self.architecture, n_layers: self.n_layers };
+        let of = |number: fn(&LayerHyper) -> usize| each.iter().map(number).collect::<Vec<_>>();
+        let lists = [
+            ("attention.head_count", of(|layer| layer.n_heads)),
+            ("attention.head_count_kv", of(|layer| layer.n_kv_heads)),
+            (keys.ffn(), of(|layer| layer.ffn_dim)),
+        ];
+        let (name, numbers) = lists.into_iter().find(|(_, list)| list.iter().any(|n| *n != list[0]))?;
+        let want = format!("the same number in all layers of a `{}` model", self.architecture);
+        Some(keys.wrong(name, want, by_layer(&numbers)))
+    }
+
     /// The hyperparameters of a block.
     pub fn layer(&self, layer: usize) -> LayerHyper {
         let Self { ffn_dim, n_heads, n_kv_heads, .. } = *self;
@@ -204,6 +267,7 @@ impl Hyper {
 struct Keys<'a> {
     metadata: &'a Metadata,
     prefix: &'a str,
+    n_layers: usize,
 }
 
 impl Keys<'_> {
@@ -225,7 +289,7 @@ impl Keys<'_> {
     }
 
     fn count_or(&self, name: &str, default: usize) -> Result<usize, ModelError> {
-        self.in_range(name, self.metadata.usize(&self.key(name))?.unwrap_or(default))
+        self.in_range(name, number(self.metadata, &self.key(name), self.n_layers)?.unwrap_or(default))
     }
 
     fn in_range(&self, name: &str, count: usize) -> Result<usize, ModelError> {
@@ -235,27 +299,28 @@ impl Keys<'_> {
         }
     }
 
-    /// If every layer has experts, a file may specify only their width.
-    fn ffn(&self, n_layers: usize) -> Result<PerLayer, ModelError> {
+    /// Key of the width of feed-forward networks: if every layer has experts, a file may specify only theirs.
+    fn ffn(&self) -> &'static str {
         const ALL: &str = "feed_forward_length";
         const EXPERT: &str = "expert_feed_forward_length";
         let has = |name: &str| self.metadata.get(&self.key(name)).is_some();
-        self.per_layer(if !has(ALL) && has(EXPERT) { EXPERT } else { ALL }, n_layers)
+        if !has(ALL) && has(EXPERT) { EXPERT } else { ALL }
     }
 
     /// A number, or an array with one per block.
-    fn per_layer(&self, name: &str, n_layers: usize) -> Result<PerLayer, ModelError> {
+    fn per_layer(&self, name: &str) -> Result<PerLayer, ModelError> {
         let Some(Value::Array(array)) = self.metadata.get(&self.key(name)) else {
             return self.count(name).map(PerLayer::All);
         };
-        let number = |value: Value| value.as_int().and_then(|number| usize::try_from(number).ok());
-        let numbers: Option<Vec<usize>> = array.values().map(number).collect();
-        let numbers = numbers.filter(|numbers| numbers.len() == n_layers).ok_or_else(|| {
-            let got = format!("array of {} {}", array.len(), array.elem_type().name());
-            self.wrong(name, format_args!("a number, or an array of {n_layers}"), got)
+        let numbers: Option<Vec<i128>> = array.values().map(|value| value.as_int()).collect();
+        let numbers = numbers.filter(|numbers| numbers.len() == self.n_layers).ok_or_else(|| {
+            let want = format!("a number, or an array of {} integers", self.n_layers);
+            self.wrong(name, want, Value::Array(array.clone()).describe())
         })?;
-        numbers.iter().try_for_each(|number| self.in_range(name, *number).map(drop))?;
-        Ok(PerLayer::Each(numbers))
+        let count = |number: &i128| usize::try_from(*number).ok().filter(|n| (1..=MAX_COUNT).contains(n));
+        let counts: Option<Vec<usize>> = numbers.iter().map(count).collect();
+        let want = format!("1 to {MAX_COUNT} in each layer");
+        counts.map(PerLayer::Each).ok_or_else(|| self.wrong(name, want, by_layer(&numbers)))
     }
 
     fn head_dim(&self, dim: usize, n_heads: usize) -> Result<usize, ModelError> {
@@ -457,13 +522,41 @@ mod tests {
         let ffn = with("feed_forward_length", &some).unwrap();
         assert_eq!((ffn.layer(0).ffn_dim, ffn.layer(7).ffn_dim), (5, 4));
         for (key, numbers, want) in [
-            ("attention.head_count", vec![20; 29], "a number, or an array of 30, file has array of 29 i32"),
+            (
+                "attention.head_count",
+                vec![20; 29],
+                "a number, or an array of 30 integers, file has array of 29 i32",
+            ),
             ("attention.head_count_kv", vec![0; 30], "want 1 to"),
-            ("attention.head_count_kv", vec![-5; 30], "a number, or an array of 30"),
+            (
+                "attention.head_count_kv",
+                [[5; 15], [0; 15]].concat(),
+                "file has 5 in layers 0 to 14, 0 in layers 15 to 29",
+            ),
+            ("attention.head_count_kv", vec![-5; 30], "file has -5 in layers 0 to 29"),
             ("attention.head_count_kv", vec![3; 30], "a divisor of the 20 query heads"),
         ] {
             let said = with(key, &numbers).unwrap_err();
             assert!(said.contains(key) && said.contains(want), "{key}: {said}");
+        }
+    }
+
+    #[test]
+    fn other_counts_may_be_arrays_of_equal_numbers() {
+        use sterna_gguf::{Array, ValueType};
+        let plain = Hyper::read(&metadata(), 128256).unwrap();
+        for key in ["attention.key_length", "attention.value_length", "rope.dimension_count"] {
+            let with = |numbers: &[Value], ty| {
+                let mut m = metadata();
+                m.set(format!("bitnet-b1.58.{key}"), Value::Array(Array::from_values(ty, numbers)));
+                Hyper::read(&m, 128256).map_err(|err| err.to_string())
+            };
+            let mut numbers = vec![Value::U8(128); 30];
+            assert_eq!(with(&numbers, ValueType::U8).unwrap(), plain, "{key}");
+            assert_eq!(with(&vec![Value::I64(128); 30], ValueType::I64).unwrap(), plain, "{key}");
+            numbers[4] = Value::U8(64);
+            let said = with(&numbers, ValueType::U8).unwrap_err();
+            assert!(said.contains("128 in layers 0 to 3, 64 in layer 4, 128 in layers 5 to 29"), "{said}");
         }
     }
 

@@ -107,10 +107,8 @@ impl Model {
     /// does not match the hyperparameters.
     pub fn build(gguf: &Gguf, hyper: Hyper, options: &Options) -> Result<Self, ModelError> {
         let architecture = by_name(&hyper.architecture)?;
-        if hyper.differing.is_some() && !architecture.per_layer {
-            let key = format!("{}.attention.head_count_kv", hyper.architecture);
-            let want = "the same heads and widths in all blocks, including feed_forward_length".to_owned();
-            return Err(ModelError::Metadata { key, want, got: "blocks that differ".to_owned() });
+        if let Some(err) = hyper.differ(gguf.metadata()).filter(|_| !architecture.per_layer) {
+            return Err(err);
         }
         let mut builder = Builder::new(gguf, hyper.clone(), options)?;
         (architecture.build)(&mut builder)?;

@@ -194,7 +194,10 @@ impl Recurrent {
         const EVERY: &str = "full_attention_interval";
         if let Some(value) = m.value(LISTED) {
             m.overrules(EVERY);
-            let truth = |value: Value| if let Value::Bool(truth) = value { Some(truth) } else { None };
+            let truth = |value: Value| match value {
+                Value::Bool(truth) => Some(truth),
+                value => value.as_int().map(|int| int != 0),
+            };
             let listed: Option<Vec<bool>> = match value {
                 Value::Array(array) if array.len() == n_blocks => array.values().map(truth).collect(),
                 _ => None,

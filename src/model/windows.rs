@@ -37,7 +37,10 @@ impl Windows {
         let key = |name: &str| format!("{architecture}.attention.{name}");
         let wrong =
             |name: &str, want: String, got: String| ModelError::Metadata { key: key(name), want, got };
-        let size = metadata.require_u32(&key("sliding_window"))?;
+        let size = match super::hyper::number(metadata, &key("sliding_window"), n_layers)? {
+            Some(size) => u32::try_from(size).unwrap_or(u32::MAX),
+            None => metadata.require_u32(&key("sliding_window"))?,
+        };
         if size == 0 {
             return Err(wrong("sliding_window", "at least 1 position".into(), "0".into()));
         }

@@ -105,7 +105,7 @@ impl ExportedPrompts {
         let begun = Instant::now();
         let mut out = Bounded { bytes: Vec::new(), most: self.most_bytes };
         let beginning = &prompt[..prompt.len().saturating_sub(1)];
-        let n_tokens = match batch.save(beginning, salt, &mut out) {
+        let n_tokens = match batch.save_end(beginning, salt, &mut out) {
             Ok(0) => return None,
             Ok(n_tokens) => n_tokens,
             Err(err) => {

@@ -55,3 +55,4 @@ pub use local::LocalPage;
 pub use model::{LoadError, Loaded, ModelSource, Opened};
 pub use options::{ServeOptions, TlsFiles};
 pub use server::{Server, Stopper};
+pub use slots::SlotLimits;

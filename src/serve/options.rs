@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::http::host::is_entry;
 use super::local::LocalPage;
+use super::slots::SlotLimits;
 
 /// Files of a server's key and certificate.
 #[derive(Clone, Debug)]
@@ -42,6 +43,8 @@ pub struct ServeOptions {
     pub slots: bool,
     /// Folder for saved slots; `None` disables saving.
     pub slot_folder: Option<PathBuf>,
+    /// Limits of the saved slots of each key.
+    pub slot_limits: SlotLimits,
     /// The page that runs models in the browser, at `/local/`; `None` disables it.
     pub local_page: Option<LocalPage>,
     /// Chat template that overrides the file's: the name of a built-in one, or Jinja.
@@ -112,6 +115,7 @@ impl Default for ServeOptions {
             metrics: false,
             slots: true,
             slot_folder: None,
+            slot_limits: SlotLimits::default(),
             local_page: None,
             template: None,
             max_tokens: None,

@@ -5,13 +5,15 @@
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, BufWriter, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
 use sterna_engine::{Batch, Error, StateError};
+use sterna_host::files::{Links, make_private, open_regular, private_folder};
+use tempfile::NamedTempFile;
 
 /// Bytes of the file buffer.
 const BUFFER: usize = 1 << 20;
@@ -21,12 +23,40 @@ const NAME: usize = 64;
 /// Action on a slot.
 #[derive(Clone, Debug)]
 pub enum Action {
-    /// Saves its text to a file of that name.
-    Save(Box<Path>),
+    /// Saves its text to a file.
+    Save(SlotPath),
     /// Restores its text from a file.
-    Restore(Box<Path>),
+    Restore(SlotPath),
     /// Erases its text.
     Erase,
+}
+
+/// A file of saved slots.
+#[derive(Clone, Debug)]
+pub struct SlotPath {
+    /// Folder of all saved slots.
+    pub folder: PathBuf,
+    /// Folder of the client in it; empty if all clients share one.
+    pub client: Arc<str>,
+    /// Name of the file.
+    pub name: String,
+    /// Limits of the client's files.
+    pub limits: SlotLimits,
+}
+
+/// Limits of the saved slots of one API key, or of all clients of a server without keys.
+#[derive(Clone, Copy, Debug)]
+pub struct SlotLimits {
+    /// Maximum number of files.
+    pub files: usize,
+    /// Maximum bytes of all files.
+    pub bytes: u64,
+}
+
+impl Default for SlotLimits {
+    fn default() -> Self {
+        Self { files: 128, bytes: 64 << 30 }
+    }
 }
 
 /// An action, and the channel for its result.
@@ -61,6 +91,31 @@ pub enum SlotError {
     /// The file does not exist.
     #[error("no such file")]
     NoFile,
+    /// The path is a folder, a symlink, a pipe or a device.
+    #[error("it is not a regular file")]
+    NotAFile,
+    /// The client has as many saved slots as it may have.
+    #[error(
+        "{found} slots are saved, and {most} is the limit: save under the name of one of them; the server's \
+         slot-save-max sets the limit"
+    )]
+    TooMany {
+        /// Number of files.
+        found: usize,
+        /// The limit.
+        most: usize,
+    },
+    /// The saved slots of the client would be larger than they may be.
+    #[error(
+        "the saved slots would have {bytes} bytes, and {most} is the limit: save a shorter text, or under \
+         the name of a large one; the server's slot-save-space sets the limit"
+    )]
+    TooLarge {
+        /// Bytes of all files, with the new one.
+        bytes: u64,
+        /// The limit.
+        most: u64,
+    },
     /// The file could not be written.
     #[error("the file could not be written: {0}")]
     Write(io::Error),
@@ -125,43 +180,43 @@ impl Slots {
     fn save(
         &self,
         slot: u32,
-        path: &Path,
+        path: &SlotPath,
         client: &Arc<str>,
         batch: &mut Batch,
     ) -> Result<(usize, u64), SlotError> {
         let text = self.text(slot, client).ok_or(SlotError::Empty(slot))?;
-        // Requests cannot name this file, because it starts with a dot.
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let partial = path.with_file_name(format!(".{name}.{}.partial", std::process::id()));
-        let saved = write(&partial, text, batch).and_then(|saved| {
-            if saved.0 == 0 {
-                return Err(SlotError::Empty(slot));
-            }
-            fs::rename(&partial, path).map_err(SlotError::Write)?;
-            Ok(saved)
-        });
-        if saved.is_err() {
-            // The partial file is useless, and may not exist.
-            let _ = fs::remove_file(&partial);
+        let folder = path.own_folder().map_err(SlotError::Write)?;
+        let others = path.others(&folder)?;
+        // Requests cannot name this file, because it starts with a dot. It is removed unless it is renamed.
+        let prefix = format!(".{}.", path.name);
+        let partial = tempfile::Builder::new().prefix(&prefix).suffix(".partial").tempfile_in(&folder);
+        let partial = partial.map_err(SlotError::Write)?;
+        let (tokens, bytes) = write(&partial, text, batch)?;
+        if tokens == 0 {
+            return Err(SlotError::Empty(slot));
         }
-        saved
+        if others + bytes > path.limits.bytes {
+            return Err(SlotError::TooLarge { bytes: others + bytes, most: path.limits.bytes });
+        }
+        partial.persist(folder.join(&path.name)).map_err(|err| SlotError::Write(err.error))?;
+        Ok((tokens, bytes))
     }
 
     fn restore(
         &mut self,
         slot: u32,
-        path: &Path,
+        path: &SlotPath,
         client: &Arc<str>,
         batch: &mut Batch,
     ) -> Result<(usize, u64), SlotError> {
-        let file = File::open(path).map_err(|err| match err.kind() {
+        let path = path.folder.join(&*path.client).join(&path.name);
+        let file = open_regular(&path, File::options().read(true), Links::Refuse);
+        let file = file.map_err(|err| match err.kind() {
             io::ErrorKind::NotFound => SlotError::NoFile,
+            io::ErrorKind::InvalidInput => SlotError::NotAFile,
             _ => Error::from(StateError::Io(err)).into(),
         })?;
-        let bytes = match file.metadata() {
-            Ok(file) if file.is_dir() => return Err(SlotError::NoFile),
-            file => file.map_or(0, |file| file.len()),
-        };
+        let bytes = file.metadata().map_or(0, |file| file.len());
         let salt = salt(client, "");
         let tokens = batch.restore(&mut BufReader::with_capacity(BUFFER, file), &salt)?;
         let n_tokens = tokens.len();
@@ -177,19 +232,49 @@ impl Slots {
     }
 }
 
+impl SlotPath {
+    /// The client's folder, which is created on its first save. A folder that all clients share is the
+    /// operator's, and is left as it is.
+    fn own_folder(&self) -> io::Result<PathBuf> {
+        let folder = self.folder.join(&*self.client);
+        if !self.client.is_empty() {
+            private_folder(&folder, Links::Refuse)?;
+        }
+        Ok(folder)
+    }
+
+    /// Bytes of the other saved slots in the client's folder.
+    fn others(&self, folder: &Path) -> Result<u64, SlotError> {
+        let (mut found, mut bytes, mut is_new) = (0, 0, true);
+        for entry in fs::read_dir(folder).map_err(SlotError::Write)? {
+            let entry = entry.map_err(SlotError::Write)?;
+            let name = entry.file_name();
+            let Some(name) = name.to_str().filter(|name| is_plain_name(name)) else { continue };
+            // A file may have been removed meanwhile.
+            let Some(file) = entry.metadata().ok().filter(fs::Metadata::is_file) else { continue };
+            found += 1;
+            match name == self.name {
+                true => is_new = false,
+                false => bytes += file.len(),
+            }
+        }
+        let most = self.limits.files;
+        if is_new && found >= most { Err(SlotError::TooMany { found, most }) } else { Ok(bytes) }
+    }
+}
+
 /// Writes a text. It has reached the disk when this returns.
-fn write(path: &Path, text: &Text, batch: &mut Batch) -> Result<(usize, u64), SlotError> {
-    // The folder of a key is created on its first save.
-    fs::create_dir_all(path.parent().unwrap_or(Path::new(""))).map_err(SlotError::Write)?;
-    let file = File::create(path).map_err(SlotError::Write)?;
-    let mut file = BufWriter::with_capacity(BUFFER, file);
-    let saved = batch.save(&text.tokens, &text.salt, &mut file).map_err(|err| match err {
+fn write(file: &NamedTempFile, text: &Text, batch: &mut Batch) -> Result<(usize, u64), SlotError> {
+    let file = file.as_file();
+    make_private(file).map_err(SlotError::Write)?;
+    let mut out = BufWriter::with_capacity(BUFFER, file);
+    let saved = batch.save(&text.tokens, &text.salt, &mut out).map_err(|err| match err {
         Error::State(StateError::Io(err)) => SlotError::Write(err),
         err => err.into(),
     })?;
-    file.flush().map_err(SlotError::Write)?;
-    file.get_ref().sync_all().map_err(SlotError::Write)?;
-    let bytes = file.get_ref().metadata().map_or(0, |file| file.len());
+    out.flush().map_err(SlotError::Write)?;
+    file.sync_all().map_err(SlotError::Write)?;
+    let bytes = file.metadata().map_or(0, |file| file.len());
     Ok((saved, bytes))
 }
 

@@ -145,7 +145,8 @@ fn ctrl_c_keeps_the_partial_download() {
         case.server.fault("/cdn/", HubFault::Stall(5000));
         let child = case.spawn(args);
         case.wait_for(5000);
-        Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+        // Shells start commands in the background with SIGINT ignored; SIGTERM does the same.
+        Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap();
         let output = child.wait_with_output().unwrap();
         assert_eq!(output.status.code(), Some(130));
         let stderr = text(&output.stderr);

@@ -130,6 +130,11 @@ fn prompt_cache_skips_prefill() {
     let cached = |more: &[&str]| run(&[&greedy[..], &["--prompt-cache", file], more].concat());
     refused(&cached(&["--prompt-cache-ro"]), &[file, "No such file"]);
     assert!(!text(&cached(&[]).stderr).contains("prompt cache:"), "the cache file did not exist");
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        assert_eq!(std::fs::metadata(file).unwrap().permissions().mode() & 0o777, 0o600);
+    }
     let kept = std::fs::read(file).unwrap();
     let again = cached(&[]);
     let stderr = text(&again.stderr);
@@ -150,7 +155,10 @@ fn prompt_cache_skips_prefill() {
     std::fs::write(file, &kept[..kept.len() - 1]).unwrap();
     refused(&cached(&[]), &[file, "it ends early"]);
     assert_eq!(run(&["-p", "You", "--prompt-cache-all"]).status.code(), Some(2));
-    refused(&run(&["-p", "You may", "--prompt-cache", dir.path().to_str().unwrap()]), &["Is a directory"]);
+    refused(
+        &run(&["-p", "You may", "--prompt-cache", dir.path().to_str().unwrap()]),
+        &["is not a regular file"],
+    );
 }
 
 #[test]
@@ -385,7 +393,9 @@ fn ctrl_c_ends_run_with_statistics() {
     let mut stdout = child.stdout.take().unwrap();
     stdout.read_exact(&mut [0]).unwrap();
     let drain = std::thread::spawn(move || stdout.read_to_end(&mut Vec::new()));
-    let killed = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    // Shells start commands in the background with SIGINT ignored; SIGTERM does the same.
+    let killed =
+        std::process::Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap();
     assert!(killed.success());
     let output = child.wait_with_output().unwrap();
     drain.join().unwrap().unwrap();

@@ -68,6 +68,29 @@ fn logits_rejects_bad_input() {
     assert_eq!(std::fs::read(out).unwrap(), b"old");
 }
 
+/// `ulimit -f`: an error like a full disk.
+#[cfg(target_os = "linux")]
+#[test]
+fn file_limits_leave_no_output_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("out");
+    for args in [
+        &["synth", "--preset", "tiny"][..],
+        &["quantize", &model(), "q4_0"],
+        &["run", "-n", "1", "-p", "You", "-m", &model(), "--prompt-cache"],
+    ] {
+        let mut args = args.to_vec();
+        // The output is the last argument, but for `quantize`.
+        let at = if args[0] == "quantize" { 2 } else { args.len() };
+        args.insert(at, out.to_str().unwrap());
+        let script = "ulimit -f 1; exec \"$0\" \"$@\"";
+        let mut command = std::process::Command::new("sh");
+        command.args(["-c", script, env!("CARGO_BIN_EXE_sterna")]).args(&args);
+        refused(&command.output().unwrap(), &["File too large"]);
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "{args:?} left a file");
+    }
+}
+
 #[cfg(unix)]
 #[test]
 fn ctrl_c_leaves_no_output_file() {
@@ -92,7 +115,8 @@ fn ctrl_c_leaves_no_output_file() {
             assert!(child.try_wait().unwrap().is_none(), "{args:?} ended too soon");
             std::thread::yield_now();
         }
-        let killed = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status();
+        // Shells start commands in the background with SIGINT ignored; SIGTERM does the same.
+        let killed = std::process::Command::new("kill").args(["-TERM", &child.id().to_string()]).status();
         assert!(killed.unwrap().success());
         let output = child.wait_with_output().unwrap();
         let stderr = String::from_utf8(output.stderr).unwrap();

@@ -216,6 +216,37 @@ fn cuts_and_branches_leave_no_trace() {
     }
 }
 
+/// Prompts find as much of a restored text as of the saved one; a session resumes at its end.
+#[test]
+fn saved_windows_are_found_again() {
+    let (text, salt) = (tokens(4, 500), "".into());
+    let found = |batch: &mut Batch| {
+        [200, 300, 500].map(|n| {
+            let id = batch.add(&Request::new(text[..n].to_vec(), greedy(1))).unwrap()[0];
+            finish(batch);
+            batch.stats_of(id).unwrap().cached_tokens
+        })
+    };
+    for name in ["f16", "turboquant"] {
+        let engine = || open(model(WINDOW), &EngineOptions { checkpoints: Some(8), ..options(name) });
+        let (mut saved, first) = (Vec::new(), engine());
+        let mut batch = batch(&first);
+        found(&mut batch);
+        assert_eq!(found(&mut batch), [192, 256, 448], "{name}");
+        assert_eq!(batch.save(&text, &salt, &mut saved).unwrap(), 448);
+        drop(batch);
+        let second = engine();
+        let mut batch = self::batch(&second);
+        assert_eq!(batch.restore(&mut Cursor::new(&saved), &salt).unwrap(), text[..448]);
+        assert_eq!(found(&mut batch), [192, 256, 448], "{name}");
+        drop(batch);
+        let mut session = second.restore(&mut Cursor::new(&saved)).unwrap();
+        let mut other = first.session().unwrap();
+        other.prefill(&text[..448]).unwrap();
+        assert!(feed(&mut session, &text[448..]) == feed(&mut other, &text[448..]), "{name}");
+    }
+}
+
 /// A saved session continues to the bit in an engine with another context; an engine that keeps all positions
 /// refuses it.
 #[test]

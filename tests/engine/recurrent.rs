@@ -335,7 +335,7 @@ fn saved_prefixes_work_in_another_engine() {
     batch.add(&Request::new(prompt.clone(), greedy(4))).unwrap();
     finish(&mut batch);
     let mut saved = Vec::new();
-    assert_eq!(batch.save(&prompt, &salt, &mut saved).unwrap(), 6 * PAGE);
+    assert_eq!(batch.save_end(&prompt, &salt, &mut saved).unwrap(), 6 * PAGE);
     assert!(saved.len() <= batch.saved_size().most(6 * PAGE));
     drop(batch);
 
@@ -354,6 +354,41 @@ fn saved_prefixes_work_in_another_engine() {
         let stats = batch.stats();
         assert_eq!(stats.states, stats.free_states, "a state leaked");
     }
+}
+
+/// Prompts find as much of a restored text as of the saved one, in an engine with few states only its end.
+#[test]
+fn saved_checkpoints_are_found_again() {
+    let of =
+        |n_seqs, checkpoints| open(&EngineOptions { n_seqs, checkpoints: Some(checkpoints), ..options() });
+    let (text, salt) = (tokens(1, 500), Arc::from(""));
+    let cached = |batch: &mut Batch, n: usize| {
+        let id = batch.add(&Request::new(text[..n].to_vec(), greedy(1))).unwrap()[0];
+        finish(batch);
+        batch.stats_of(id).unwrap().cached_tokens
+    };
+    let found = |batch: &mut Batch| [100, 200, 300, 500].map(|n| cached(batch, n));
+    let mut saved = Vec::new();
+    let first = of(1, 8);
+    let mut batch = first.batch(BatchOptions::default()).unwrap();
+    found(&mut batch);
+    assert_eq!(found(&mut batch), [64, 192, 256, 448]);
+    assert_eq!(batch.save(&text, &salt, &mut saved).unwrap(), 448);
+    for checkpoints in [8, 0] {
+        let other = of(1, checkpoints);
+        let mut batch = other.batch(BatchOptions::default()).unwrap();
+        assert_eq!(batch.restore(&mut Cursor::new(&saved), &salt).unwrap(), text[..448]);
+        match checkpoints {
+            0 => assert_eq!(cached(&mut batch, 500), 448),
+            _ => assert_eq!(found(&mut batch), [64, 192, 256, 448]),
+        }
+        let stats = batch.stats();
+        batch.clear_prefix_cache();
+        assert_eq!(batch.stats().free_states, stats.states, "a state leaked");
+    }
+    // A session resumes at the end.
+    let session = of(1, 0).restore(&mut Cursor::new(&saved)).unwrap();
+    assert_eq!((session.position(), session.n_cached()), (448, 448));
 }
 
 /// The self-test of devices with these layers, and of the CPU with its plain kernels.

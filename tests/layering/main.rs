@@ -38,7 +38,7 @@ const FEATURES: &[(&str, &str)] = &[
 const UNSAFE: &[(&str, &str)] = &[
     ("src/backend/cpu/pool.rs", "tasks of a parallel region share borrowed closures and slices"),
     ("src/gguf/map.rs", "maps the file"),
-    ("src/main.rs", "sets an environment variable before any thread starts"),
+    ("src/main.rs", "sets an environment variable and signals before any thread starts"),
     ("src/backend/cpu/simd/amx.rs", "instructions"),
     ("src/backend/cpu/simd/avx2.rs", "instructions"),
     ("src/backend/cpu/simd/avx512.rs", "instructions"),

@@ -10,7 +10,7 @@ use super::steps::Batch;
 use crate::error::{Error, StateError};
 use crate::pages::{PageKind, PageKinds};
 use crate::runner::Runner;
-use crate::state::{HEAD_BYTES, Summed, head, no_such_pages, read_page, write_page};
+use crate::state::{HEAD_BYTES, Summed, head, no_such_pages, read_page, write_pages};
 use sterna_backend::KvPage;
 use sterna_program::PAGE;
 
@@ -19,12 +19,12 @@ use sterna_program::PAGE;
 pub struct SavedSize {
     /// Bytes of the pages of 64 positions, summed over the kinds.
     page_bytes: usize,
-    /// Bytes of the recurrent states; a file has one set.
+    /// Bytes of the recurrent state after the last page.
     state_bytes: usize,
 }
 
 impl SavedSize {
-    /// Maximum size in bytes of the saved pages of `n` tokens.
+    /// Maximum size in bytes of the pages of `n` tokens that [`Batch::save_end`] writes.
     pub fn most(&self, n: usize) -> usize {
         HEAD_BYTES + n * size_of::<u32>() + n.div_ceil(PAGE) * (1 + self.page_bytes) + self.state_bytes
     }
@@ -38,19 +38,46 @@ impl Batch {
         self.prefix.find(&self.runner.pages, salt, &one_more)
     }
 
-    /// Writes the cached pages of `tokens`, full pages only. Returns the number of tokens written; if no page
-    /// is cached, returns 0 and writes nothing. Use a buffered writer.
+    /// Writes the cached pages of `tokens`, full pages only, and the checkpoints in them: after a restore,
+    /// prompts find as much of them as now. Returns the number of tokens written; if no page is cached,
+    /// returns 0 and writes nothing. Use a buffered writer.
     ///
     /// # Errors
     /// [`StateError::Io`]; [`Error::NoSession`] if all slots are taken; [`Error::Backend`].
     pub fn save(&mut self, tokens: &[u32], salt: &Arc<str>, out: &mut impl Write) -> Result<usize, Error> {
+        self.save_chain(tokens, salt, true, out)
+    }
+
+    /// As [`save`](Self::save), without earlier checkpoints: for a prompt that resumes after all of them.
+    ///
+    /// # Errors
+    /// As [`save`](Self::save).
+    pub fn save_end(
+        &mut self,
+        tokens: &[u32],
+        salt: &Arc<str>,
+        out: &mut impl Write,
+    ) -> Result<usize, Error> {
+        self.save_chain(tokens, salt, false, out)
+    }
+
+    fn save_chain(
+        &mut self,
+        tokens: &[u32],
+        salt: &Arc<str>,
+        checkpoints: bool,
+        out: &mut impl Write,
+    ) -> Result<usize, Error> {
         let chain = self.chain(tokens, salt);
         let tokens = &tokens[..chain.len() * PAGE];
         if chain.is_empty() {
             return Ok(0);
         }
         let slot = self.take_slot()?;
-        self.prefix.share(&mut self.runner.pages, slot, &chain);
+        match checkpoints {
+            true => self.prefix.share_all(&mut self.runner.pages, slot, &chain),
+            false => self.prefix.share(&mut self.runner.pages, slot, &chain),
+        }
         let saved = self.write(slot, tokens, out);
         self.runner.release_slot(slot);
         saved.map(|()| tokens.len())
@@ -71,8 +98,9 @@ impl Batch {
     }
 
     /// Loads pages that [`save`](Self::save) or [`Session::save`](crate::Session::save) wrote into the cache,
-    /// where prompts with the same salt find them; least recently used pages are evicted for them. Returns
-    /// the tokens. Tokens after the last full page will be recomputed.
+    /// where prompts with the same salt find them; least recently used pages are evicted for them. If there
+    /// is no room for all checkpoints, the earliest are left out. Returns the tokens. Tokens after the last
+    /// full page will be recomputed.
     ///
     /// # Errors
     /// As [`Engine::restore`](crate::Engine::restore); [`Error::OutOfPages`] if running sequences use too
@@ -95,7 +123,7 @@ impl Batch {
         self.take_up(from, salt, Some(prompt)).map(|tokens| tokens.len())
     }
 
-    /// Sizes of the files that [`save`](Self::save) writes.
+    /// Sizes of what [`save_end`](Self::save_end) writes.
     pub fn saved_size(&self) -> SavedSize {
         let Runner { backend, exec, pages, .. } = &*self.runner;
         let bytes = |page| backend.page_bytes(*exec, page);
@@ -125,7 +153,7 @@ impl Batch {
                 let parent = chain.last().copied();
                 chain.push(self.prefix.insert(&mut self.runner.pages, slot, i, parent, salt, block));
             }
-            self.prefix.checkpoint(&mut self.runner.pages, slot, &chain);
+            self.prefix.keep_all(&mut self.runner.pages, slot, &chain);
         }
         self.runner.release_slot(slot);
         self.prefix.tell_changes(&self.runner.pages);
@@ -140,21 +168,30 @@ impl Batch {
         mut from: Summed<&mut impl BufRead>,
     ) -> Result<(), Error> {
         let pages = &mut self.runner.pages;
-        while pages.n_free() < kinds.len() {
-            if !self.prefix.evict(pages, PageKind::Quantised) {
-                return Err(Error::OutOfPages { need: kinds.len(), free: pages.n_free() });
+        if !pages.can_be(tokens.len(), kinds) {
+            return Err(no_such_pages());
+        }
+        let least = pages.kept_kinds(tokens.len(), kinds);
+        let mut held = kinds.to_vec();
+        while let Some(kind) = pages.lacking(&held) {
+            if self.prefix.evict(pages, kind) {
+                continue;
+            }
+            let mut kinds = held.iter_mut().zip(&least);
+            match kinds.find(|(held, least)| held.has(kind) && !least.has(kind)) {
+                Some((held, _)) => *held = held.without(kind),
+                None if kind == PageKind::Quantised => {
+                    return Err(Error::OutOfPages { need: held.len(), free: pages.n_free() });
+                }
+                None => return Err(no_such_pages()),
             }
         }
-        while !pages.hold(slot, tokens.len(), kinds) {
-            if !self.prefix.evict_secondary(pages) {
-                return Err(no_such_pages());
-            }
+        if !pages.hold_checkpoints(slot, tokens.len(), &held) {
+            return Err(no_such_pages());
         }
         let mut bytes = Vec::new();
-        for i in 0..kinds.len() {
-            for page in self.runner.pages.kv_pages(slot, i).collect::<Vec<_>>() {
-                write_page(&mut self.runner, page, &mut bytes, &mut from)?;
-            }
+        for (i, kinds) in kinds.iter().enumerate() {
+            write_pages(&mut self.runner, slot, i, *kinds, &mut bytes, &mut from)?;
         }
         from.check()
     }

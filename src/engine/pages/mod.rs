@@ -2,6 +2,7 @@
 
 mod pool;
 mod recurrent;
+mod saved;
 mod sliding;
 
 use self::pool::Pool;
@@ -111,6 +112,17 @@ impl FromIterator<PageRef> for PageSet {
 }
 
 impl PageKinds {
+    /// The set without a kind other than the quantised page.
+    #[must_use]
+    pub fn without(self, kind: PageKind) -> Self {
+        match kind {
+            PageKind::Quantised => self,
+            PageKind::Sliding => Self { sliding: false, ..self },
+            PageKind::Exact => Self { exact: false, ..self },
+            PageKind::State => Self { state: false, ..self },
+        }
+    }
+
     /// True if the set contains a kind; it always contains the quantised page.
     pub fn has(self, kind: PageKind) -> bool {
         match kind {
@@ -344,10 +356,8 @@ impl Pages {
     /// nor one after a cut by up to [`KvWindow::newest`] positions, or for sliding windows by up to
     /// [`Sliding::CUT`].
     pub fn release_stale(&mut self, seq: u32, positions: usize) {
-        // A row reads the window before its own page; a cut may move it to an earlier page.
-        let KvWindow { sink_pages, newest_pages } = self.window;
-        let first = (positions.saturating_sub(self.window.newest()) / PAGE).saturating_sub(newest_pages);
-        for i in sink_pages..first.min(self.table.exact(seq).len()) {
+        let first = self.first_exact(positions);
+        for i in self.window.sink_pages..first.min(self.table.exact(seq).len()) {
             let page = self.table.exact_mut(seq)[i].take();
             self.pool_mut(PageKind::Exact).give_back_some(page);
         }
@@ -356,6 +366,12 @@ impl Pages {
             let page = self.table.sliding_mut(seq)[i].take();
             self.pool_mut(PageKind::Sliding).give_back_some(page);
         }
+    }
+
+    /// The first page after the sinks whose exact page a sequence at `positions` keeps: a row reads the
+    /// window before its own page, and a cut may move it to an earlier page.
+    fn first_exact(&self, positions: usize) -> usize {
+        (positions.saturating_sub(self.window.newest()) / PAGE).saturating_sub(self.window.newest_pages)
     }
 
     /// Cuts `seq` back to `positions`, or to the start of the page that these end in if that page cannot be
@@ -464,37 +480,6 @@ impl Pages {
                 self.stand(seq, positions);
             }
         }
-    }
-
-    /// Allocates the pages of `positions` positions for `seq`, which has none, as a sequence has them between
-    /// two steps; `kinds` has one entry per page. Returns `false` and changes nothing if no sequence could
-    /// have such pages, or if there are too few.
-    pub fn hold(&mut self, seq: u32, positions: usize, kinds: &[PageKinds]) -> bool {
-        let n = kinds.len();
-        let count = |kind: PageKind| kinds.iter().filter(|kinds| kinds.has(kind)).count();
-        let (exact, sliding) = (count(PageKind::Exact), count(PageKind::Sliding));
-        let first = kinds.iter().take(self.window.sink_pages).all(|kinds| kinds.exact);
-        let last = positions.is_multiple_of(PAGE) || kinds.last().is_some_and(|kinds| kinds.exact);
-        let exactly = match self.is_windowed() {
-            true => first && last && exact <= held_exact(self.window),
-            false => exact == 0,
-        };
-        let seen = match self.sliding {
-            Some(window) => {
-                let newest = kinds.iter().rev().take_while(|kinds| kinds.sliding).count();
-                newest == sliding && sliding <= window.held() && n - sliding <= window.first(positions)
-            }
-            None => sliding == 0,
-        };
-        let states = count(PageKind::State) == 0 || self.has_states();
-        let full = positions / PAGE;
-        let after_full = kinds.iter().skip(full).all(|kinds| !kinds.state);
-        let there = PageKind::ALL.into_iter().all(|kind| count(kind) <= self.pool(kind).n_free());
-        if !(exactly && seen && states && after_full && there) || n != pages_for(positions) {
-            return false;
-        }
-        kinds.iter().for_each(|kinds| self.push_new(seq, *kinds));
-        true
     }
 }
 

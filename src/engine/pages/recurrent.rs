@@ -162,6 +162,14 @@ impl Pages {
         self.say_slots(seq);
     }
 
+    /// Called for the states of a saved sequence: the prompt's, which generated tokens do not replace, is the
+    /// one before the newest, if it is there.
+    pub(super) fn anchor_kept(&mut self, seq: u32) {
+        let Some(own) = self.recurrent.get_mut(seq as usize) else { return };
+        let kept = own.kept.iter().enumerate().rev().filter(|(_, slot)| slot.is_some());
+        own.anchor = kept.take(SLOTS - 1).last().map(|(i, _)| i);
+    }
+
     /// Called after a failed step of `seq`: if the step overwrote its own input state, that state is lost.
     pub fn spoil(&mut self, seq: u32) {
         if !self.has_states() || self.recurrent[seq as usize].next.is_some() {

@@ -17,7 +17,7 @@ use crate::http::guard::Client;
 use crate::http::json::json;
 use crate::job::Command;
 use crate::kinds::Text;
-use crate::slots::{Action, Done, SlotError, SlotOrder, is_plain_name};
+use crate::slots::{Action, Done, SlotError, SlotOrder, SlotPath, is_plain_name};
 use sterna_engine::{Error, StateError};
 
 pub fn add(to: &mut Endpoints) {
@@ -66,7 +66,12 @@ async fn act(app: Arc<App>, mut request: Request) -> Answer {
                 return Err(ApiError::field("filename", WANT, &file.into()));
             }
             // Each key has its own folder. Without keys all clients share one.
-            let path = folder.join(&*client).join(file).into_boxed_path();
+            let path = SlotPath {
+                folder: folder.clone(),
+                client: Arc::clone(&client),
+                name: file.to_owned(),
+                limits: app.options.slot_limits,
+            };
             (if name == "save" { Action::Save(path) } else { Action::Restore(path) }, Some(file.to_owned()))
         }
         _ => {
@@ -128,6 +133,9 @@ fn api_error(err: &SlotError) -> ApiError {
         SlotError::Engine(Error::State(StateError::Io(_)) | Error::Backend(_)) | SlotError::Write(_) => {
             ApiError::ours(err.to_string())
         }
-        SlotError::Engine(_) => ApiError::in_field("filename", err.to_string()),
+        SlotError::NotAFile
+        | SlotError::TooMany { .. }
+        | SlotError::TooLarge { .. }
+        | SlotError::Engine(_) => ApiError::in_field("filename", err.to_string()),
     }
 }

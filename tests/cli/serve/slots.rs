@@ -4,6 +4,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 use sterna::engine::{Engine, EngineOptions};
+use sterna::serve::SlotLimits;
 
 use super::client::{Answer, TestServer, engine_with};
 
@@ -156,16 +157,83 @@ fn keys_do_not_share_slots() {
     assert_eq!(restore("three").status, 404);
 }
 
-/// A limit of 16 KiB per file, which gives the same error as a full disk.
+/// Saved slots are for their owner alone. Links, pipes and folders are not opened.
+#[cfg(unix)]
+#[test]
+fn slot_files_are_private_and_regular() {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    let folder = tempfile::tempdir().unwrap();
+    let server = TestServer::with_engine(with_cache("f16"), |options| {
+        options.slot_folder = Some(folder.path().to_path_buf());
+        options.keys = vec!["one".into()];
+    });
+    let send =
+        |path: &str, body: &Value| server.post_with(path, "x-api-key: one\r\n", body.to_string().as_bytes());
+    let act =
+        |action: &str, file: &str| send(&format!("/slots/1?action={action}"), &json!({ "filename": file }));
+    send("/completion", &prompt(LONG)).ok();
+    act("save", "a").ok();
+    let own = folder.path().join(&names(folder.path())[0]);
+    let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!([mode(&own), mode(&own.join("a"))], [0o700, 0o600]);
+
+    assert!(std::process::Command::new("mkfifo").arg(own.join("pipe")).status().unwrap().success());
+    symlink(own.join("a"), own.join("link")).unwrap();
+    std::fs::create_dir(own.join("folder")).unwrap();
+    let _socket = std::os::unix::net::UnixListener::bind(own.join("socket")).unwrap();
+    for other in ["pipe", "link", "folder", "socket"] {
+        let said = act("restore", other).error(400)["message"].to_string();
+        assert!(said.contains("not a regular file"), "{other}: {said}");
+    }
+    // A save replaces them, and follows none.
+    let before = std::fs::read(own.join("a")).unwrap();
+    for other in ["pipe", "link", "socket"] {
+        act("save", other).ok();
+        assert_eq!(mode(&own.join(other)), 0o600);
+        act("restore", other).ok();
+    }
+    assert_eq!(std::fs::read(own.join("a")).unwrap(), before);
+}
+
+#[test]
+fn saved_slots_are_limited() {
+    let folder = tempfile::tempdir().unwrap();
+    let with_limits = |files, bytes| {
+        let server = TestServer::with_engine(with_cache("f16"), |options| {
+            options.slot_folder = Some(folder.path().to_path_buf());
+            options.slot_limits = SlotLimits { files, bytes };
+        });
+        server.post("/completion", &prompt(LONG)).ok();
+        server
+    };
+    let server = with_limits(2, u64::MAX);
+    let bytes = act(&server, "save", "a").ok()["n_written"].as_u64().unwrap();
+    act(&server, "save", "b").ok();
+    let said = act(&server, "save", "c").error(400)["message"].to_string();
+    assert!(said.contains("2 slots are saved, and 2 is the limit"), "{said}");
+    act(&server, "save", "a").ok();
+    drop(server);
+    let server = with_limits(9, 3 * bytes - 1);
+    act(&server, "save", "b").ok();
+    let said = act(&server, "save", "c").error(400)["message"].to_string();
+    assert!(said.contains(&format!("{} bytes, and {} is the limit", 3 * bytes, 3 * bytes - 1)), "{said}");
+    let mut names = names(folder.path());
+    names.sort();
+    assert_eq!(names, ["a", "b"]);
+}
+
+/// A limit of 16 KiB per file gives the same error as a full disk. A hangup that was ignored at the start and
+/// signals without a meaning do not end the server.
 #[cfg(target_os = "linux")]
 #[test]
-fn full_disk_leaves_no_broken_file() {
+fn file_limits_and_signals_do_not_end_the_server() {
     use std::io::{BufRead, BufReader};
     use std::process::{Command, Stdio};
 
     let folder = tempfile::tempdir().unwrap();
     let model = support::golden("bitnet/tiny-i2_s.gguf").expect("tiny-i2_s.gguf is in tests/data");
-    let script = "trap '' XFSZ; ulimit -f 32; exec \"$0\" \"$@\"";
+    let script = "trap '' HUP; ulimit -f 32; exec \"$0\" \"$@\"";
     let mut server = Command::new("sh")
         .args(["-c", script, env!("CARGO_BIN_EXE_sterna"), "serve", "--backend", "cpu", "--port", "0"])
         .args(["-c", "320", "-t", "1", "--slot-save-path"])
@@ -194,11 +262,15 @@ fn full_disk_leaves_no_broken_file() {
         super::client::send(&mut stream, "/completion", "", prompt(tokens).to_string().as_bytes());
         Answer::read(stream).ok()
     };
+    for signal in ["-HUP", "-USR1", "-USR2"] {
+        assert!(Command::new("kill").args([signal, &server.id().to_string()]).status().unwrap().success());
+    }
     ask(LONG);
     let failed = save("a").error(500);
     assert!(failed["message"].as_str().unwrap().contains("could not be written"), "{failed}");
     assert!(names(folder.path()).is_empty(), "{:?}", names(folder.path()));
     ask(LONG);
+    assert!(server.try_wait().unwrap().is_none());
     server.kill().unwrap();
     server.wait().unwrap();
     log.join().unwrap();

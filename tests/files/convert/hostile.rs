@@ -5,9 +5,10 @@ use std::path::Path;
 
 use serde_json::{Value as Json, json};
 use sterna::convert::ConvertOptions;
+use sterna::gguf::Gguf;
 
-use super::folder::{Folder, Raw, llama, safetensors, with_header};
-use super::{convert, to};
+use super::folder::{Folder, Raw, llama, read, safetensors, with_header};
+use super::{convert, to, values};
 
 #[track_caller]
 fn refused(folder: &Path, words: &[&str]) {
@@ -125,6 +126,40 @@ fn index_must_agree_with_the_files() {
     let second = dir.path().join("model-00002-of-00002.safetensors");
     fs::copy(dir.path().join("model-00001-of-00002.safetensors"), second).unwrap();
     refused(dir.path(), &["is also in"]);
+}
+
+/// The index says which of two copies of a tensor counts.
+#[test]
+fn index_chooses_between_two_copies() {
+    let dir = llama().write_sharded();
+    let at = |name: &str| dir.path().join(name);
+    let index = at("model.safetensors.index.json");
+    let mut json: Json = serde_json::from_slice(&fs::read(&index).unwrap()).unwrap();
+    let (want, ..) = convert(dir.path(), &to("f16")).unwrap();
+    // The right copies of two tensors are in a file of their own, and old ones are still in the first files.
+    let (name, other) = ("model.norm.weight", "lm_head.weight");
+    let homes = [name, other].map(|name| json["weight_map"][name].as_str().unwrap().to_owned());
+    let mut tensors = read(&at(&homes[0]));
+    let mut overlay = llama().tensors;
+    overlay.retain(|key, _| [name, other].contains(&key.as_str()));
+    fs::write(at("model-overlay.safetensors"), safetensors(&overlay)).unwrap();
+    tensors.get_mut(name).unwrap().bytes.fill(0);
+    fs::write(at(&homes[0]), safetensors(&tensors)).unwrap();
+    for name in [name, other] {
+        json["weight_map"][name] = json!("model-overlay.safetensors");
+    }
+    fs::write(&index, json.to_string()).unwrap();
+    let (got, _, notes) = convert(dir.path(), &to("f16")).unwrap();
+    let norm = |gguf: &Gguf| values(gguf, "output_norm.weight");
+    assert_eq!(norm(&got), norm(&want));
+    let note =
+        "other copies of 2 tensors, the first of lm_head.weight, in files that model.safetensors.index.json";
+    assert!(notes.iter().any(|found| found.starts_with(note)), "{notes:?}");
+    // The file that the index names must have the tensor.
+    let parts = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"];
+    json["weight_map"][name] = json!(parts.into_iter().find(|part| *part != homes[0]));
+    fs::write(&index, json.to_string()).unwrap();
+    refused(dir.path(), &["lists tensor model.norm.weight", "but it is in another file"]);
 }
 
 #[test]

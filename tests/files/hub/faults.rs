@@ -82,6 +82,26 @@ fn wrong_long_or_complete_partial_files_are_handled() {
     assert!(case.server.requests().iter().all(|request| !request.of_cdn));
 }
 
+/// A link in place of the part is not followed, and a pipe is not waited for.
+#[cfg(unix)]
+#[test]
+fn partial_file_must_be_a_regular_file() {
+    let case = Case::new(N);
+    write_part(&case, b"");
+    let part = case.repo().join("blobs").join(format!("{}.sterna-part", etag(&case.model, true)));
+    std::fs::remove_file(&part).unwrap();
+    let other = case.repo().join("other");
+    std::fs::write(&other, "mine").unwrap();
+    std::os::unix::fs::symlink(&other, &part).unwrap();
+    assert!(error_of(case.pull("a/b")).contains("is not a regular file"));
+    assert_eq!(std::fs::read(&other).unwrap(), b"mine");
+    std::fs::remove_file(&part).unwrap();
+    assert!(std::process::Command::new("mkfifo").arg(&part).status().unwrap().success());
+    assert!(error_of(case.pull("a/b")).contains("is not a regular file"));
+    std::fs::remove_file(&part).unwrap();
+    case.assert_downloaded(&case.pull("a/b").unwrap());
+}
+
 #[test]
 fn server_that_ignores_ranges_sends_the_whole_file() {
     let case = Case::new(N);

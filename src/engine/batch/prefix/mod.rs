@@ -196,6 +196,11 @@ impl PrefixCache {
         }
     }
 
+    /// As [`share`](Self::share), with the pages of all checkpoints in the chain. The sequence must not run.
+    pub fn share_all(&self, pages: &mut Pages, slot: u32, chain: &[NodeId]) {
+        chain.iter().for_each(|&node| pages.push_shared(slot, self.node(node).pages));
+    }
+
     /// Adds page `i` of `slot`, which is full of `tokens` and follows `parent`, to the cache. If an equal
     /// page is cached already, the slot uses that one from now on, so that a holder of the nodes of a chain
     /// also holds its pages.
@@ -271,6 +276,17 @@ impl PrefixCache {
         let first = before(pages.window().newest_pages);
         for (i, &id) in chain.iter().enumerate().skip(first) {
             self.has_changed |= self.keep(pages, slot, i, id, PageKind::Exact);
+        }
+    }
+
+    /// Keeps all pages of `slot`, whose first pages are `chain`: those of a saved text.
+    pub fn keep_all(&mut self, pages: &mut Pages, slot: u32, chain: &[NodeId]) {
+        for (i, &id) in chain.iter().enumerate() {
+            for kind in [PageKind::Sliding, PageKind::Exact, PageKind::State] {
+                if pages.at(slot, i).get(kind).is_some() {
+                    self.has_changed |= self.keep(pages, slot, i, id, kind);
+                }
+            }
         }
     }
 
