@@ -56,7 +56,7 @@ pub struct ServeArgs {
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     step_timeout: Option<u64>,
     /// Number of sequences that run at a time (also -np) [default: 4, or 32 for a model that only embeds]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", alias = "max-num-seqs")]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=1024))]
     parallel: Option<u16>,
     /// Positions of the KV cache shared by all sequences [default: parallel x context, or fewer for a model
@@ -65,7 +65,7 @@ pub struct ServeArgs {
     kv_positions: Option<usize>,
     /// Name of the model [default: the one in its file]
     #[arg(short, long, value_name = "NAME")]
-    #[arg(alias = "LLAMA_ARG_ALIAS")]
+    #[arg(aliases = ["LLAMA_ARG_ALIAS", "served-model-name"])]
     alias: Option<String>,
     /// Maximum tokens of an answer if the request sets none; -1 fills the context
     #[arg(short, long, value_name = "N", default_value_t = -1)]
@@ -85,7 +85,7 @@ pub struct ServeArgs {
     #[arg(alias = "LLAMA_ARG_SLOT_SAVE_PATH")]
     slot_save_path: Option<PathBuf>,
     /// Do not reuse cached prompts unless the request asks for it
-    #[arg(long)]
+    #[arg(long, alias = "no-enable-prefix-caching")]
     no_cache_prompt: bool,
     /// MiB of host memory for KV pages of preempted sequences, which are copied back later; pages that do not
     /// fit are recomputed
