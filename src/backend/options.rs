@@ -222,7 +222,7 @@ impl FromStr for GpuLayers {
             n => n
                 .parse()
                 .map(Self::Count)
-                .map_err(|_| format!("want all, auto or a number of layers, got `{n}`")),
+                .map_err(|_| format!("want all, auto or one number of layers, got `{n}`")),
         }
     }
 }
@@ -384,7 +384,7 @@ mod tests {
             );
         }
         assert_eq!(said::<Int8>("fast"), "want auto, packed or floats, got `fast`");
-        assert_eq!(said::<GpuLayers>("some"), "want all, auto or a number of layers, got `some`");
+        assert_eq!(said::<GpuLayers>("some"), "want all, auto or one number of layers, got `some`");
         assert_eq!(said::<MinBatch>("0"), "want auto, off or a number of rows from 1 on, got `0`");
         assert!(said::<Resident>("many").starts_with("want auto, all, none, mapped or a number of layers"));
         assert_eq!(said::<Numa>("near"), "want distribute, isolate or numactl, got `near`");

@@ -4,17 +4,33 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use super::args::unescape;
 use super::{CliError, input, names};
 use crate::engine::Engine;
 use crate::eval::Chunks;
 use crate::tokenizer::{Special, Tokenizer};
 
+/// Reads the value of `--chunks`.
+fn n_chunks(text: &str) -> Result<usize, String> {
+    match text.parse::<i64>() {
+        Ok(-1) => Ok(usize::MAX),
+        Ok(n @ 1..) => Ok(usize::try_from(n).unwrap_or(usize::MAX)),
+        _ => Err("want 1 or more, or -1 for all".to_owned()),
+    }
+}
+
 /// A text and its chunking.
 #[derive(Args, Debug)]
 pub struct TextArgs {
-    /// The text
-    #[arg(short, long, value_name = "TEXT")]
-    file: PathBuf,
+    /// File with the text
+    #[arg(short, long, value_name = "FILE", required_unless_present = "prompt")]
+    file: Option<PathBuf>,
+    /// The text itself
+    #[arg(short, long, value_name = "TEXT", conflicts_with = "file", allow_hyphen_values = true)]
+    prompt: Option<String>,
+    /// Do not process escapes such as \n and \t in -p
+    #[arg(long)]
+    no_escape: bool,
     /// Tokens per chunk
     #[arg(short, long, value_name = "N", default_value_t = 512)]
     #[arg(value_parser = clap::value_parser!(u32).range(4..))]
@@ -22,8 +38,8 @@ pub struct TextArgs {
     /// Parse special tokens that are spelled out in the text
     #[arg(long, alias = "parse-special")]
     special: bool,
-    /// Maximum number of chunks to score
-    #[arg(long, value_name = "N")]
+    /// Maximum number of chunks to score; -1 is all of them
+    #[arg(long, value_name = "N", value_parser = n_chunks)]
     chunks: Option<usize>,
 }
 
@@ -33,17 +49,21 @@ impl TextArgs {
         self.ctx_size as usize
     }
 
-    /// Reads the text unchanged.
+    /// Reads the text; a file is used unchanged.
     ///
     /// # Errors
     /// If it cannot be read or is not UTF-8.
     pub fn read(&self) -> Result<String, CliError> {
-        input::verbatim(Some(&self.file), "")
+        match &self.prompt {
+            Some(text) if self.no_escape => Ok(text.clone()),
+            Some(text) => Ok(unescape(text)),
+            None => input::verbatim(self.file.as_deref(), ""),
+        }
     }
 
-    /// Path of the text as messages show it.
+    /// Path of the text; empty for a text on the command line.
     pub fn name(&self) -> String {
-        self.file.display().to_string()
+        self.file.as_ref().map_or_else(String::new, |path| path.display().to_string())
     }
 
     /// Tokenizes the text into at least two whole chunks, and prints the tokenizer's notices.
@@ -78,7 +98,7 @@ impl TextArgs {
             )
             .into());
         }
-        let n_chunks = (tokens.len() / n_ctx).min(self.chunks.unwrap_or(usize::MAX)).max(1);
+        let n_chunks = (tokens.len() / n_ctx).min(self.chunks.unwrap_or(usize::MAX));
         tokens.truncate(n_chunks * n_ctx);
         Ok(Chunks { n_ctx, n_vocab, tokens })
     }

@@ -15,6 +15,7 @@ use super::model_args::{ContextArgs, ModelArgs};
 use super::npy::NpyWriter;
 use super::out_file::{Partial, go_on};
 use super::pooling_args::PoolingArgs;
+use super::units::counted;
 use super::{CliError, input, names, report};
 use crate::engine::{Batch, BatchOptions, Engine, Error, Pooled, Pooling, Request, SeqId, cut, normalise};
 use crate::tokenizer::Special;
@@ -242,7 +243,8 @@ fn each_vector(
     bar.finish_and_clear();
     let (n_tokens, time) = (texts.iter().map(|text| text.tokens.len()).sum::<usize>(), begun.elapsed());
     let rate = n_tokens as f64 / time.as_secs_f64().max(1e-9);
-    eprintln!("{} texts of {n_tokens} tokens, {rate:.1} tokens/s", texts.len());
+    let (n_texts, n_tokens) = (counted(texts.len(), "text"), counted(n_tokens, "token"));
+    eprintln!("{n_texts} of {n_tokens}, {rate:.1} tokens/s");
     Ok(())
 }
 

@@ -160,6 +160,12 @@ impl AccessArgs {
             Some(name) if is_name(name) => Ok(Named::OfHub(name.to_owned(), self.clone())),
             _ if self.hf_file.is_some() => Err("--hf-file needs --hf-repo".into()),
             Some(url) if is_address(url) => Ok(Named::At(url.to_owned())),
+            Some(name)
+                if cfg!(feature = "hub") && !name.ends_with(".gguf") && !name.starts_with(['/', '.']) =>
+            {
+                let hub = if name.matches('/').count() == 1 { name } else { "USER/REPO" };
+                Err(format!("{name}: no such file; -hf {hub} names a model of the Hugging Face hub").into())
+            }
             _ => Ok(Named::File(file.to_path_buf())),
         }
     }

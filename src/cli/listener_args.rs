@@ -32,11 +32,11 @@ pub struct ListenerArgs {
     api_key_file: Option<PathBuf>,
     /// Private key (PEM); with --ssl-cert-file the server speaks HTTPS (builds with the feature `tls`)
     #[arg(long, value_name = "FILE", requires = "ssl_cert_file")]
-    #[arg(alias = "LLAMA_ARG_SSL_KEY_FILE")]
+    #[arg(aliases = ["LLAMA_ARG_SSL_KEY_FILE", "ssl-keyfile"])]
     ssl_key_file: Option<PathBuf>,
     /// Certificate chain (PEM)
     #[arg(long, value_name = "FILE", requires = "ssl_key_file")]
-    #[arg(alias = "LLAMA_ARG_SSL_CERT_FILE")]
+    #[arg(aliases = ["LLAMA_ARG_SSL_CERT_FILE", "ssl-certfile"])]
     ssl_cert_file: Option<PathBuf>,
     /// Serve Prometheus metrics at /metrics
     #[arg(long)]

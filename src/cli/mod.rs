@@ -107,6 +107,7 @@ enum Command {
     Embed(embed::EmbedArgs),
     Perplexity(perplexity::PerplexityArgs),
     KvReport(kv_report::KvReportArgs),
+    #[command(alias = "show")]
     Inspect(inspect::InspectArgs),
     Plan(Box<plan::PlanArgs>),
     Synth(synth::SynthArgs),
@@ -163,13 +164,19 @@ pub struct LineParser {
     command: clap::Command,
     /// Without llama.cpp's flags.
     ours: clap::Command,
+    names: Names,
 }
 
 impl LineParser {
     /// Builds the flags of all subcommands.
     #[allow(clippy::new_without_default)] // It takes a while.
     pub fn new() -> Self {
-        Self { command: command(), ours: Cli::command() }
+        Self { command: command(), ours: Cli::command(), names: names() }
+    }
+
+    /// Does what [`normalise`] does.
+    pub fn normalise(&self, args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
+        args::normalise(args, &self.names)
     }
 
     /// Parses arguments after [`normalise`].
@@ -181,7 +188,9 @@ impl LineParser {
     }
 
     fn matches(&mut self, args: Vec<OsString>) -> Result<ArgMatches, clap::Error> {
-        let matches = self.command.try_get_matches_from_mut(args)?;
+        let name = args.get(1).and_then(|name| name.to_str()).map(str::to_owned);
+        let explained = |err| llama_flags::explained(err, &self.ours, name.as_deref());
+        let matches = self.command.try_get_matches_from_mut(args).map_err(explained)?;
         llama_flags::judge_all(&self.ours, &matches)?;
         Ok(matches)
     }

@@ -61,7 +61,7 @@ pub struct LoadArgs {
     /// Maximum tokens per prefill step
     #[arg(short, long, value_name = "N", default_value_t = 512, value_parser = count)]
     #[arg(visible_alias = "ubatch-size")]
-    #[arg(aliases = ["-ub", "LLAMA_ARG_BATCH", "LLAMA_ARG_UBATCH"])]
+    #[arg(aliases = ["-ub", "LLAMA_ARG_BATCH", "LLAMA_ARG_UBATCH", "max-num-batched-tokens"])]
     pub batch_size: usize,
     /// Type of the output head
     #[arg(long, value_name = "TYPE", default_value = HEAD_TYPES[0], help = head_types())]
@@ -235,7 +235,7 @@ impl DeviceArgs {
 pub struct ContextArgs {
     /// Context length; 0 is the trained one, at most 4096
     #[arg(short, long, value_name = "N", default_value_t = 0, value_parser = count)]
-    #[arg(alias = "LLAMA_ARG_CTX_SIZE")]
+    #[arg(aliases = ["LLAMA_ARG_CTX_SIZE", "max-model-len"])]
     pub ctx_size: usize,
     /// Choices for flags that are not given.
     #[command(flatten)]

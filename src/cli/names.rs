@@ -33,7 +33,13 @@ impl Names {
         let named = flags.flat_map(|(arg, flag)| {
             aliases(arg).filter(|name| !is_long(name)).map(|name| (name.to_owned(), flag.to_owned()))
         });
-        Self(named.collect())
+        // llama.cpp and vLLM also accept `--ctx_size`.
+        let long = command.get_subcommands().flat_map(Command::get_arguments).flat_map(|arg| {
+            let names = arg.get_long().into_iter().chain(aliases(arg).filter(|name| is_long(name)));
+            names.filter(|name| name.contains('-')).map(str::to_owned).collect::<Vec<_>>()
+        });
+        let spelled = long.map(|name| (format!("--{}", name.replace('-', "_")), name));
+        Self(named.chain(spelled).collect())
     }
 
     /// The flag of another name.

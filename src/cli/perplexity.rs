@@ -10,6 +10,7 @@ use clap::Args;
 use super::chunks::TextArgs;
 use super::model_args::ModelArgs;
 use super::out_file::{Partial, go_on};
+use super::units::counted;
 use super::{CliError, report};
 use crate::engine::{EngineOptions, Session};
 use crate::eval::log_probs::{LogProbsError, LogProbsReader, LogProbsWriter};
@@ -143,7 +144,8 @@ fn print(scores: &Scores, n_chunks: usize, compared: bool) -> io::Result<()> {
     let mut out = io::stdout().lock();
     let perplexity = |nll: &Mean| (nll.mean().exp(), nll.mean().exp() * nll.std_error());
     let (ppl, error) = perplexity(&scores.nll);
-    writeln!(out, "PPL = {ppl:.4} +/- {error:.5} ({n_chunks} chunks, {} tokens scored)", scores.nll.n())?;
+    let scored = scores.nll.n();
+    writeln!(out, "PPL = {ppl:.4} +/- {error:.5} ({}, {scored} tokens scored)", counted(n_chunks, "chunk"))?;
     if compared {
         let (ppl, error) = perplexity(&scores.base_nll);
         writeln!(out, "base PPL = {ppl:.4} +/- {error:.5}")?;

@@ -8,6 +8,7 @@ use super::ctrl_c::on_ctrl_c;
 use super::model_args::{ContextArgs, ModelArgs};
 use super::source::Source;
 use super::speculation_args::SpeculationArgs;
+use super::units::counted;
 use super::{CliError, names};
 use crate::engine::{Engine, EngineOptions, Speculation, Stats, StopReason};
 use crate::program::{KvDecl, PAGE};
@@ -173,8 +174,8 @@ pub fn finished(stats: &Stats, reason: Option<StopReason>, seed: u64) {
 /// total time.
 pub fn continued(stats: &Stats, n: usize, seed: u64) {
     eprintln!(
-        "prompt:     {} tokens, {:.2} tokens/s, computed once",
-        stats.prompt_tokens,
+        "prompt:     {}, {:.2} tokens/s, computed once",
+        counted(stats.prompt_tokens, "token"),
         stats.prompt_rate()
     );
     eprintln!(
@@ -187,12 +188,12 @@ pub fn continued(stats: &Stats, n: usize, seed: u64) {
 /// Prints the joint statistics of `n` generations.
 pub fn took(stats: &Stats, n: u32) {
     eprintln!(
-        "prompt:     {} tokens, {:.2} tokens/s, first token after {:.0} ms",
-        stats.prompt_tokens,
+        "prompt:     {}, {:.2} tokens/s, first token after {:.0} ms",
+        counted(stats.prompt_tokens, "token"),
         stats.prompt_rate(),
         stats.time_to_first_token().as_secs_f64() * 1e3 / f64::from(n)
     );
-    eprint!("generation: {} tokens", stats.generated_tokens);
+    eprint!("generation: {}", counted(stats.generated_tokens, "token"));
     if stats.generated_tokens > 1 {
         let bandwidth = stats.generate_bandwidth() / 1e9;
         eprint!(", {:.2} tokens/s, {bandwidth:.2} GB/s", stats.generate_rate());

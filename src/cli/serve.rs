@@ -58,7 +58,7 @@ pub struct ServeArgs {
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     step_timeout: Option<u64>,
     /// Number of sequences that run at a time (also -np) [default: 4, or 32 for a model that only embeds]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", alias = "max-num-seqs")]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=1024))]
     parallel: Option<u16>,
     /// Positions of the KV cache shared by all sequences [default: parallel x context, or fewer for a model
@@ -68,7 +68,7 @@ pub struct ServeArgs {
     /// Name of the model, or several, comma-separated: the first is its id, requests may use all [default: the
     /// one in its file]
     #[arg(short, long, value_name = "NAMES")]
-    #[arg(alias = "LLAMA_ARG_ALIAS")]
+    #[arg(aliases = ["LLAMA_ARG_ALIAS", "served-model-name"])]
     alias: Option<String>,
     /// Maximum tokens of an answer if the request sets none; -1 fills the context
     #[arg(short, long, value_name = "N", default_value_t = -1)]
@@ -94,7 +94,7 @@ pub struct ServeArgs {
     #[arg(long, value_name = "MIB", default_value_t = (SlotLimits::default().bytes >> 20) as u32)]
     slot_save_space: u32,
     /// Do not reuse cached prompts unless the request asks for it
-    #[arg(long)]
+    #[arg(long, alias = "no-enable-prefix-caching")]
     no_cache_prompt: bool,
     /// MiB of host memory for KV pages of preempted sequences, which are copied back later; pages that do not
     /// fit are recomputed

@@ -25,8 +25,8 @@ pub struct SpeculationArgs {
     #[arg(long, value_name = "FILE", alias = "spec-draft-model")]
     #[arg(aliases = ["-md", "LLAMA_ARG_SPEC_DRAFT_MODEL", "LLAMA_ARG_MODEL_DRAFT"])]
     model_draft: Option<PathBuf>,
-    /// Maximum tokens of a draft; drafts become shorter when they do not pay off [default: 3 with a draft
-    /// model, 48 with n-grams]
+    /// Maximum tokens of a draft, 0 for none; drafts become shorter when they do not pay off [default: 3 with
+    /// a draft model, 48 with n-grams]
     #[arg(long, value_name = "N", value_parser = count, visible_alias = "spec-draft-n-max")]
     #[arg(aliases = ["draft", "draft-n", "spec-ngram-simple-size-m", "spec-ngram-size-m"])]
     #[arg(aliases = ["LLAMA_ARG_SPEC_DRAFT_N_MAX", "LLAMA_ARG_DRAFT_MAX"])]

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use clap::Args;
 
 use super::out_file::{OutFile, Partial, go_on, is_free};
+use super::units::counted;
 use super::{CliError, report};
 use crate::gguf::{Gguf, PartLimit, Rewrite, part_name};
 
@@ -91,7 +92,8 @@ impl SplitArgs {
         let path = |at: usize| self.out.with_file_name(part_name(name, at + 1, parts.len()));
         let paths: Vec<PathBuf> = (0..parts.len()).map(path).collect();
         for (path, part) in paths.iter().zip(&parts) {
-            println!("{}: {} tensors, {} bytes", path.display(), part.tensors().len(), part.file_bytes());
+            let n_tensors = counted(part.tensors().len(), "tensor");
+            println!("{}: {n_tensors}, {} bytes", path.display(), part.file_bytes());
         }
         if self.dry_run {
             return Ok(());
@@ -169,7 +171,7 @@ pub fn write_whole(
         Ok(false) => Err("interrupted".to_owned()),
         Err(err) => Err(format!("{}: {err}", out.display())),
     })?;
-    println!("{}: {n_tensors} tensors, {bytes} bytes", out.display());
+    println!("{}: {}, {bytes} bytes", out.display(), counted(n_tensors, "tensor"));
     Ok(())
 }
 

@@ -62,6 +62,11 @@ pub fn count(text: &str) -> Result<usize, String> {
     text.parse().map_err(|_| "want a whole number, 0 or more".to_owned())
 }
 
+/// A number and a noun, which is plural unless the number is 1.
+pub fn counted(n: usize, noun: &str) -> String {
+    format!("{n} {noun}{}", if n == 1 { "" } else { "s" })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -84,6 +89,11 @@ mod tests {
             let said = memory_size(text).unwrap_err();
             assert!(said.contains("want"), "{text}: {said}");
         }
+    }
+
+    #[test]
+    fn one_thing_is_singular() {
+        assert_eq!([0, 1, 2].map(|n| counted(n, "text")), ["0 texts", "1 text", "2 texts"]);
     }
 
     #[test]

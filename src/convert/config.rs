@@ -261,8 +261,17 @@ impl Config {
                         return Err(self.wrong(&format!("rope: {key}"), &want, json.get(key)));
                     }
                 }
-                let attention = number("attention_factor")?;
-                Ok(RopeScaling::Yarn { factor: require("factor")?, original: original as u32, attention })
+                let factor = require("factor")?;
+                // As transformers: 0 counts as missing, and one of them alone changes nothing.
+                let mscale = |key: &str| match json.get(key).and_then(Json::as_f64) {
+                    Some(0.0) => Ok(None),
+                    _ => number(key),
+                };
+                let scale = |mscale: f64| if factor > 1.0 { 1.0 + 0.1 * mscale * factor.ln() } else { 1.0 };
+                let of_pair = mscale("mscale")?.zip(mscale("mscale_all_dim")?);
+                let attention =
+                    number("attention_factor")?.or(of_pair.map(|(of, all)| scale(of) / scale(all)));
+                Ok(RopeScaling::Yarn { factor, original: original as u32, attention })
             }
             Some("llama3") => {
                 let (low, high) = (require("low_freq_factor")?, require("high_freq_factor")?);
@@ -287,6 +296,8 @@ mod tests {
         Config { path: "config.json".into(), whole: json, text, defaults: &[("rms_norm_eps", 1e-6)] }
     }
 
+    const LN_4: f64 = 2.0 * std::f64::consts::LN_2;
+
     #[test]
     fn rope_in_the_spellings_of_both_versions() {
         let old = json!({"rope_theta": 5e5, "max_position_embeddings": 4096, "rope_scaling":
@@ -298,6 +309,19 @@ mod tests {
         for json in [old, new] {
             let rope = config(json).rope().unwrap();
             assert_eq!((rope.base, rope.local_base, rope.scaling), (5e5, None, want.clone()));
+        }
+        for (fields, want) in [
+            (json!({"mscale": 1.0, "mscale_all_dim": 1.0}), Some(1.0)),
+            (json!({"mscale": 0.5, "mscale_all_dim": 2.0}), Some((1.0 + 0.05 * LN_4) / (1.0 + 0.2 * LN_4))),
+            (json!({"mscale": 0.5, "mscale_all_dim": 2.0, "attention_factor": 1.5}), Some(1.5)),
+            (json!({"mscale": 0.707, "mscale_all_dim": 0.0}), None),
+            (json!({"mscale": 0.707}), None),
+        ] {
+            let mut yarn = json!({"type": "yarn", "factor": 4.0});
+            yarn.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+            let json = json!({"max_position_embeddings": 4096, "rope_scaling": yarn});
+            let RopeScaling::Yarn { attention, .. } = config(json).rope().unwrap().scaling else { panic!() };
+            assert_eq!(attention, want, "{fields}");
         }
         let by_layer = json!({"text_config": {"max_position_embeddings": 512, "rope_parameters": {
             "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},

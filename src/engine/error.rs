@@ -85,10 +85,7 @@ pub enum Error {
         n_ctx: usize,
     },
     /// More tokens than the context of a session has positions.
-    #[error(
-        "the context is full: {used} of {n_ctx} positions are used and {more} more are needed{}",
-        SET_CONTEXT.concat()
-    )]
+    #[error("{}{}", no_room(*n_ctx, *used, *more), SET_CONTEXT.concat())]
     ContextFull {
         /// Positions of the session.
         n_ctx: usize,
@@ -147,6 +144,15 @@ pub enum Error {
     /// The prompt has no tokens.
     #[error("the prompt has no tokens")]
     EmptyPrompt,
+}
+
+/// The start of [`Error::ContextFull`].
+fn no_room(n_ctx: usize, used: usize, more: usize) -> String {
+    if used == 0 {
+        return format!("the text is too long: it has {more} tokens, and the context {n_ctx} positions");
+    }
+    let what = if used < n_ctx { "the text is too long" } else { "the context is full" };
+    format!("{what}: {used} of {n_ctx} positions are used and {more} more are needed")
 }
 
 /// The end of [`Error::DoesNotFit`].

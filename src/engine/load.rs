@@ -569,7 +569,10 @@ fn limits(options: &EngineOptions, n_ctx: usize) -> Result<Limits, Error> {
     };
     let rows = in_range("EngineOptions::batch", options.batch, MAX_ROWS)?.min(n_ctx.saturating_mul(seqs));
     let outputs = in_range("EngineOptions::outputs", options.outputs, MAX_ROWS)?;
-    in_range("EngineOptions::drafts", options.drafts.max(1), MAX_ROWS)?;
+    if options.drafts > MAX_ROWS {
+        let (want, got) = (format!("0 to {MAX_ROWS}"), options.drafts.to_string());
+        return Err(Error::Option { option: "EngineOptions::drafts", want, got });
+    }
     let outputs = outputs.max(seqs + options.drafts).min(rows);
     Ok(Limits { rows, outputs, seqs, pages, exact_pages: 0, sliding_pages: 0, states: 0 })
 }

@@ -53,6 +53,14 @@ pub enum GgufError {
         /// Suggestion for the user.
         way_out: &'static str,
     },
+    /// A GGUF file with something else than a model; with a suggestion.
+    #[error("the file contains {found}, not a model: {way_out}")]
+    NotAModel {
+        /// Its content.
+        found: &'static str,
+        /// Suggestion for the user.
+        way_out: &'static str,
+    },
     /// The file is shorter than its descriptions specify, for example after an interrupted download.
     #[error("incomplete: {have} of {want} bytes; download it again")]
     Incomplete {

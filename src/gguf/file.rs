@@ -254,8 +254,9 @@ impl Gguf {
                 dialect => dialect.unwrap_or(Dialect::Ggml),
             };
             let name = info.name.clone();
-            let way_out = way_out(dialect, &info.type_name);
-            return Err(GgufError::Unsupported { name, ty: info.type_name.clone(), way_out });
+            let ty = info.type_name.strip_prefix("type ").unwrap_or(&info.type_name).to_owned();
+            let way_out = way_out(dialect, info.type_id, &ty);
+            return Err(GgufError::Unsupported { name, ty, way_out });
         };
         let data = self.parts[info.part].0.clone();
         FileTensor::new(info.name.clone(), ty, [info.rows(), info.cols()], (data, info.start))
@@ -450,7 +451,18 @@ fn tensor_info(
     Ok(info)
 }
 
-fn way_out(dialect: Dialect, type_name: &str) -> String {
+/// Types that llama.cpp dropped, with the type that files have instead.
+const DROPPED: [(std::ops::RangeInclusive<u32>, &str); 3] = [
+    (4..=5, "Q4_2 and Q4_3 were dropped by llama.cpp in 2023: convert the model again"),
+    (31..=33, "Q4_0_4_4, Q4_0_4_8 and Q4_0_8_8 were repacked forms of Q4_0: use the model's Q4_0 file"),
+    (36..=38, "IQ4_NL_4_4, IQ4_NL_4_8 and IQ4_NL_8_8 were repacked forms of IQ4_NL: use its IQ4_NL file"),
+];
+
+fn way_out(dialect: Dialect, type_id: u32, type_name: &str) -> String {
+    let dropped = DROPPED.iter().find(|(ids, _)| dialect == Dialect::Ggml && ids.contains(&type_id));
+    if let Some((_, way_out)) = dropped {
+        return (*way_out).to_owned();
+    }
     if dialect == Dialect::BitNet && matches!(type_name, "tl1" | "tl2") {
         return "its layout depends on a kernel configuration that is not in the file: use the model's i2_s \
                 file"

@@ -11,6 +11,47 @@ pub struct Metadata {
     index: HashMap<String, usize>,
 }
 
+/// A kind of GGUF file without a model. Older files have no `general.type`: they are recognised by their
+/// architecture or by a key.
+struct OtherFile {
+    file_type: &'static str,
+    architecture: &'static str,
+    key: &'static str,
+    found: &'static str,
+    way_out: &'static str,
+}
+
+const OTHER_FILES: [OtherFile; 4] = [
+    OtherFile {
+        file_type: "adapter",
+        architecture: "adapter",
+        key: "adapter.type",
+        found: "a LoRA adapter",
+        way_out: "merge it into its model with `llama-export-lora`, and use the merged file",
+    },
+    OtherFile {
+        file_type: "imatrix",
+        architecture: "imatrix",
+        key: "imatrix.chunk_count",
+        found: "an importance matrix",
+        way_out: "`sterna quantize` reads it together with a model; use the file of the model",
+    },
+    OtherFile {
+        file_type: "mmproj",
+        architecture: "clip",
+        key: "clip.projector_type",
+        found: "the image or audio encoder of a model",
+        way_out: "only text models are supported; use the file of the text model",
+    },
+    OtherFile {
+        file_type: "controlvector",
+        architecture: "controlvector",
+        key: "controlvector.model_hint",
+        found: "a control vector",
+        way_out: "steering vectors are not supported; use the file of the model",
+    },
+];
+
 macro_rules! getters {
     ($($(#[$doc:meta])* $name:ident, $require:ident -> $ty:ty, $want:literal, $get:expr;)*) => {$(
         $(#[$doc])*
@@ -64,6 +105,20 @@ impl Metadata {
                 self.entries.push((key, value));
             }
         }
+    }
+
+    /// Checks that these keys do not describe an adapter, an importance matrix or a projector.
+    ///
+    /// # Errors
+    /// [`GgufError::NotAModel`], with a suggestion.
+    pub fn check_is_model(&self) -> Result<(), GgufError> {
+        let is = |key: &str, name: &str| self.str(key).is_ok_and(|found| found == Some(name));
+        let found = OTHER_FILES.iter().find(|other| {
+            is("general.type", other.file_type)
+                || is("general.architecture", other.architecture)
+                || self.get(other.key).is_some()
+        });
+        found.map_or(Ok(()), |&OtherFile { found, way_out, .. }| Err(GgufError::NotAModel { found, way_out }))
     }
 
     /// Removes a key; returns its value.

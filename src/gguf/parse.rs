@@ -62,7 +62,7 @@ impl GgufPart {
     /// Parses the header of a file of `file_bytes` bytes from its first bytes; without the data.
     pub fn described(first: &Bytes, file_bytes: u64) -> Result<Self, GgufError> {
         let mut cursor = Cursor::new(first);
-        let version = header(&mut cursor)?;
+        let version = header(first, &mut cursor)?;
         let n_tensors = count(&mut cursor, "tensor count")?;
         let n_keys = count(&mut cursor, "metadata count")?;
         let metadata = metadata(&mut cursor, n_keys)?;
@@ -89,11 +89,12 @@ impl GgufPart {
 }
 
 /// Reads magic and version.
-fn header(cursor: &mut Cursor<'_>) -> Result<u32, GgufError> {
-    let start = cursor.take(cursor.left().min(8) as u64, "header")?;
-    if start.len() < 8 || start[..4] != MAGIC {
-        return Err(not_gguf(start));
+fn header(file: &Bytes, cursor: &mut Cursor<'_>) -> Result<u32, GgufError> {
+    let first = &file[..file.len().min(SHOWN_BYTES)];
+    if first.len() < 8 || first[..4] != MAGIC {
+        return Err(not_gguf(first));
     }
+    let start = cursor.take(8, "header")?;
     let version = u32::from_le_bytes([start[4], start[5], start[6], start[7]]);
     let refuse = |found, way_out| Err(GgufError::NotGguf { found, way_out });
     match version {
@@ -106,29 +107,51 @@ fn header(cursor: &mut Cursor<'_>) -> Result<u32, GgufError> {
             format!("big-endian GGUF version {}, want little-endian", version.swap_bytes()),
             "convert it with `gguf-convert-endian FILE little` from the gguf Python package",
         ),
-        _ => refuse(format!("GGUF version {version}, want 2 or 3"), "a newer sterna may read it"),
+        4..=99 => refuse(format!("GGUF version {version}, want 2 or 3"), "a newer sterna may read it"),
+        _ => refuse(
+            format!("GGUF version {version}, want 2 or 3"),
+            "no such version exists: the file is damaged, download it again",
+        ),
     }
 }
 
+/// Bytes of a file of another format that are looked at and shown.
+const SHOWN_BYTES: usize = 16;
+
 /// The error for a file that does not start like a GGUF, with the format that it may have.
 fn not_gguf(start: &[u8]) -> GgufError {
-    let known: [(&[u8], &str, &'static str); 8] = [
+    const UNPACK: &str = "unpack it first";
+    let known: [(&[u8], &str, &'static str); 16] = [
         (b"FUGG", "a byte-swapped GGUF", "download the file again"),
         (b"tjgg", "a GGJT file (llama.cpp before August 2023)", "convert the model to GGUF"),
         (b"fmgg", "a GGMF file (llama.cpp before August 2023)", "convert the model to GGUF"),
         (b"lmgg", "a GGML file (llama.cpp before August 2023)", "convert the model to GGUF"),
         (b"PK\x03\x04", "a zip archive or a PyTorch checkpoint", "convert the model to GGUF"),
         (b"version ", "perhaps a Git LFS pointer", "get the file itself with `git lfs pull`"),
-        (b"<!", "a web page", "download the file itself, not the page about it"),
+        (b"<", "a web page", "download the file itself, not the page about it"),
         (b"GGUF", "a GGUF that ends in its first 8 bytes", "download the file again"),
+        (b"\x1f\x8b", "a gzip archive", UNPACK),
+        (b"\x28\xb5\x2f\xfd", "a zstd archive", UNPACK),
+        (b"\xfd7zXZ\0", "an xz archive", UNPACK),
+        (b"BZh", "a bzip2 archive", UNPACK),
+        (b"7z\xbc\xaf\x27\x1c", "a 7-Zip archive", UNPACK),
+        (b"\x80\x02", "a PyTorch checkpoint", "convert the model to GGUF"),
+        (b"\x89HDF", "an HDF5 file", "convert the model to GGUF"),
+        (b"{", "JSON text", "read it: it may be a server's error message; download the file again"),
     ];
-    let safetensors = start.len() == 8 && start[3..] == [0; 5];
+    // The length of the header as 8 bytes, then the header in JSON.
+    let safetensors = start.len() > 8 && start[3..9] == *b"\0\0\0\0\0{";
+    let is_text = |byte: &u8| byte.is_ascii_graphic() || byte.is_ascii_whitespace();
     let (found, way_out) = known
         .iter()
         .find(|(magic, ..)| start.starts_with(magic))
         .map(|(_, found, way_out)| ((*found).to_owned(), *way_out))
         .unwrap_or_else(|| match safetensors {
             true => ("perhaps a safetensors file".into(), "convert the model to GGUF"),
+            false if !start.is_empty() && start.iter().all(is_text) => {
+                let text = String::from_utf8_lossy(start);
+                (format!("not a GGUF file: it starts with the text {text:?}"), "is this the right file?")
+            }
             false => (format!("not a GGUF file: it starts with {start:02x?}"), "is this the right file?"),
         });
     GgufError::NotGguf { found, way_out }

@@ -126,8 +126,10 @@ impl Model {
 /// embedding table, which every file has.
 ///
 /// # Errors
-/// [`ModelError`] for an unknown architecture, a file without the table, and as [`Hyper::read`].
+/// [`ModelError`] for a file of another kind, an unknown architecture, a file without the table, and as
+/// [`Hyper::read`].
 pub fn hyper(gguf: &Gguf) -> Result<Hyper, ModelError> {
+    gguf.metadata().check_is_model()?;
     const TABLE: &str = "token_embd.weight";
     let Some(table) = gguf.find(TABLE) else {
         // An unknown architecture is reported as such, not as a missing table.

@@ -95,6 +95,7 @@ struct Shape {
 impl Shape {
     fn of(source: &dyn TensorSource, mix: &'static Mix, pure: bool) -> Result<Self, QuantizeError> {
         let metadata = source.metadata();
+        metadata.check_is_model()?;
         let architecture = metadata.require_str("general.architecture")?;
         if OTHER_RULES.contains(&architecture) && !pure {
             return Err(QuantizeError::Architecture { found: architecture.to_owned(), mix: mix.name });

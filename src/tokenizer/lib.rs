@@ -155,6 +155,7 @@ impl Tokenizer {
     /// [`TokenizerError`]: a key is missing or has the wrong type or length, or the file (or `options`) needs
     /// an algorithm or a pre-tokenizer that is not supported.
     pub fn from_metadata(metadata: &Metadata, options: TokenizerOptions) -> Result<Self, TokenizerError> {
+        metadata.check_is_model()?;
         let mut vocab = Vocab::from_metadata(metadata)?;
         let eog = mark_control_tokens(&mut vocab);
         let specials = special_tokens(&vocab);

@@ -5,7 +5,7 @@
 use std::process::Output;
 
 use clap::error::ErrorKind;
-use sterna::cli::{LineParser, normalise};
+use sterna::cli::LineParser;
 
 use super::program::{command, golden};
 
@@ -42,7 +42,8 @@ const COMMON: &str = "\
     --log-file = 1; --log-jsonl --no-log-jsonl; --log-colors = 1; -v --verbose --log-verbose; --offline; \
     -lv --verbosity --log-verbosity = 1; --log-prefix --no-log-prefix; --log-timestamps --no-log-timestamps; \
     --spec-draft-type-k -ctkd --cache-type-k-draft = 1; --spec-draft-type-v -ctvd --cache-type-v-draft = 1; \
-    --usage;";
+    --usage; -dio --direct-io -ndio --no-direct-io; --tfs = 0.9; --penalize-nl --no-penalize-nl; \
+    --memory-f32;";
 
 /// Flags of llama-completion.
 const COMPLETION: &str = "\
@@ -55,10 +56,13 @@ const COMPLETION: &str = "\
     --warmup --no-warmup; -gan --grp-attn-n = 1; -gaw --grp-attn-w = 1; --jinja --no-jinja; \
     --reasoning-format = 1; -rea --reasoning = 1; --reasoning-effort = 1; --reasoning-budget = 1; \
     --reasoning-budget-message = 1; --reasoning-preserve --no-reasoning-preserve; --chat-template = 1; \
-    --chat-template-file = 1; --skip-chat-parsing --no-skip-chat-parsing; --simple-io;";
+    --chat-template-file = 1; --skip-chat-parsing --no-skip-chat-parsing; --simple-io; -ins --instruct; \
+    -cml --chatml; --embedding;";
 
-/// Flags for speculative decoding of llama-cli and llama-server.
+/// Flags for speculative decoding of llama-cli, llama-completion and llama-server, including older names.
 const SPECULATION: &str = "\
+    --spec-draft-ctx-size -cd --ctx-size-draft = 64; --spec-draft-replace --spec-replace = a b; \
+    -lcs --lookup-cache-static = 1; -lcd --lookup-cache-dynamic = 1; \
     --spec-draft-hf -hfd -hfrd --hf-repo-draft = 1; --spec-draft-threads -td --threads-draft = 1; \
     --spec-draft-threads-batch -tbd --threads-batch-draft = 1; \
     --spec-draft-cpu-mask -Cd --cpu-mask-draft = 1; --spec-draft-cpu-range -Crd --cpu-range-draft = 1; \
@@ -93,11 +97,11 @@ const CLI: &str = "\
     --reasoning-budget = 1; --reasoning-budget-message = 1; --reasoning-preserve --no-reasoning-preserve; \
     --chat-template = 1; --chat-template-file = 1; --skip-chat-parsing --no-skip-chat-parsing; --simple-io; \
     --log-prompts-dir = 1; --gpt-oss-20b-default; --gpt-oss-120b-default; --vision-gemma-4b-default; \
-    --vision-gemma-12b-default;";
+    --vision-gemma-12b-default; -ins --instruct; -cml --chatml;";
 
 /// Flags of llama-server.
 const SERVER: &str = "\
-    -lcs --lookup-cache-static = 1; -lcd --lookup-cache-dynamic = 1; --kv-unified-per-slot = 1; \
+    --kv-unified-per-slot = 1; \
     -ctxcp --ctx-checkpoints --swa-checkpoints = 1; -cms --checkpoint-min-step = 1; -cram --cache-ram = 1; \
     -kvu --kv-unified -no-kvu --no-kv-unified; --cache-idle-slots --no-cache-idle-slots; \
     --context-shift --no-context-shift; -r --reverse-prompt = 1; -sp --special; --warmup --no-warmup; \
@@ -119,7 +123,9 @@ const SERVER: &str = "\
     --skip-chat-parsing --no-skip-chat-parsing; --prefill-assistant --no-prefill-assistant; \
     -sps --slot-prompt-similarity = 1; --lora-init-without-apply; --sleep-idle-seconds = 1; \
     --log-prompts-dir = 1; --spec-ngram-size-n = 1; --spec-ngram-size-m = 1; --spec-ngram-min-hits = 1; \
-    --embd-gemma-default; --fim-qwen-1.5b-default; --fim-qwen-3b-default; --fim-qwen-7b-default; \
+    --embd-gemma-default; --embd-bge-small-en-default; \
+    --embd-e5-small-en-default; --embd-gte-small-default; -sysf --system-prompt-file = 1; \
+    --fim-qwen-1.5b-default; --fim-qwen-3b-default; --fim-qwen-7b-default; \
     --fim-qwen-7b-spec; --fim-qwen-14b-spec; --fim-qwen-30b-default; --gpt-oss-20b-default; \
     --gpt-oss-120b-default; --vision-gemma-4b-default; --vision-gemma-12b-default;";
 
@@ -177,7 +183,7 @@ const SPLIT: &str = "\
 
 /// Subcommands with their required arguments, and the flags of the llama.cpp program that each replaces.
 const PROGRAMS: &[(&str, &[&str])] = &[
-    ("run", &[COMMON, COMPLETION]),
+    ("run", &[COMMON, COMPLETION, SPECULATION]),
     ("chat", &[COMMON, CLI, SPECULATION]),
     ("serve", &[COMMON, SERVER, SPECULATION]),
     ("perplexity -f x", &[COMMON, PERPLEXITY]),
@@ -193,7 +199,7 @@ const PROGRAMS: &[(&str, &[&str])] = &[
 /// The error of a command line that is neither accepted nor refused as not supported.
 fn wrong(parser: &mut LineParser, line: &str) -> Option<String> {
     let words = ["sterna"].into_iter().chain(line.split_whitespace());
-    match parser.parse(normalise(words.map(Into::into))) {
+    match parser.parse(parser.normalise(words.map(Into::into))) {
         Ok(_) => None,
         Err(err)
             if err.kind() == ErrorKind::InvalidValue && err.to_string().contains(" is not supported: ") =>
@@ -219,6 +225,8 @@ fn every_llama_cpp_flag_works_or_is_refused() {
             {
                 continue;
             }
+            let is_prompt = names.contains("--prompt") && !names.contains("--prompt-");
+            let command = if is_prompt { command.trim_end_matches(" -f x") } else { command };
             let lines = names.split_whitespace().map(|name| format!("{command} {name} {values}"));
             all_wrong.extend(lines.filter_map(|line| wrong(&mut parser, &line)));
         }

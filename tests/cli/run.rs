@@ -339,7 +339,10 @@ fn run_rejects_invalid_flags() {
     refused(&run(&["-p", "a", "-l", "99999+5"]), &["--logit-bias: token 99999 is not among the model's 640"]);
     refused(&run(&["-f", "/nowhere/prompt.txt"]), &["/nowhere/prompt.txt"]);
     let long = "word ".repeat(200);
-    refused(&run(&["-p", &long]), &["the context is full", "--ctx-size"]);
+    refused(
+        &run(&["-p", &long]),
+        &["the text is too long: it has ", " tokens, and the context ", "--ctx-size"],
+    );
     for wrong in [
         &["--tempo", "1"][..],
         &["-n", "many"],

@@ -98,14 +98,37 @@ fn other_formats_are_named() {
     refused(open(version(1)), "GGUF version 1 (August 2023), want 2 or 3; convert");
     refused(open(version(3u32.swap_bytes())), "big-endian GGUF version 3");
     refused(open(version(4)), "GGUF version 4, want 2 or 3");
-    refused(open(version(0)), "GGUF version 0");
+    refused(open(version(0)), "GGUF version 0, want 2 or 3; no such version exists: the file is damaged");
+    refused(open(b"\x1f\x8b\x08\0\0\0\0\0\0\0\0\0".to_vec()), "a gzip archive; unpack it");
+    refused(open(b"{\"error\":\"Repository not found\"}".to_vec()), "JSON text; read it");
+    refused(open(b"<html><body>".to_vec()), "a web page");
+    refused(open([9; 16].to_vec()), "it starts with [09, 09");
     refused(open(b"PK\x03\x04....".to_vec()), "PyTorch");
     refused(open(b"version https://git-lfs".to_vec()), "Git LFS");
     refused(open(b"\x10\x27\0\0\0\0\0\0{\"".to_vec()), "safetensors");
     refused(open(b"tjgg\x03\0\0\0".to_vec()), "GGJT");
     refused(open(b"GGUF".to_vec()), "ends in its first 8 bytes");
-    refused(open(b"hello, world".to_vec()), "not a GGUF file: it starts with");
+    refused(open(b"hello, world".to_vec()), "it starts with the text \"hello, world\"");
     refused(open(Vec::new()), "not a GGUF file");
+}
+
+#[test]
+fn files_without_a_model_are_named() {
+    let kinds = [
+        ("general.type", "adapter", "a LoRA adapter"),
+        ("adapter.type", "lora", "a LoRA adapter"),
+        ("general.type", "imatrix", "an importance matrix"),
+        ("general.architecture", "clip", "the image or audio encoder"),
+        ("general.architecture", "controlvector", "a control vector"),
+    ];
+    for (key, value, found) in kinds {
+        let gguf = Raw::default().str(key, value).open().unwrap();
+        let wanted = format!("the file contains {found}");
+        let said = sterna::model::hyper(&gguf).unwrap_err().to_string();
+        assert!(said.starts_with(&wanted) && said.contains(", not a model: "), "{said}");
+    }
+    let model = Raw::default().str("general.type", "model").str("general.architecture", "llama");
+    assert!(model.open().unwrap().metadata().check_is_model().is_ok());
 }
 
 #[test]
@@ -161,7 +184,12 @@ fn shapes_and_offsets_are_checked() {
     assert!(one(&[], 0, 0).open().is_ok());
     let unknown = one(&[4], 77, 0).open().unwrap();
     assert_eq!(unknown.find("t").unwrap().type_name, "type 77");
-    refused(unknown.tensor("t").map_err(|err| err.to_string()), "type 77 is not supported");
+    refused(unknown.tensor("t").map_err(|err| err.to_string()), "tensor t: type 77 is not supported; suppo");
+    for (ty, instead) in [(4, "convert the model again"), (31, "Q4_0 file"), (38, "IQ4_NL file")] {
+        let dropped =
+            Raw::default().str("general.architecture", "llama").tensor("t", &[256], ty, 0).data(144);
+        refused(dropped.open().unwrap().tensor("t").map_err(|err| err.to_string()), instead);
+    }
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 
+use super::super::units::counted;
 use super::{Distance, Estimate, LayerLine, Line, Report, SpreadLine};
 
 /// If the reference finds fewer needles than this, the losses of other caches are not meaningful.
@@ -12,8 +13,11 @@ impl Report {
     pub fn tables(&self, out: &mut impl Write) -> io::Result<()> {
         writeln!(
             out,
-            "{}, {} chunks of {} tokens, {} scored",
-            self.model, self.chunks, self.n_ctx, self.scored
+            "{}, {} of {} tokens, {} scored",
+            self.model,
+            counted(self.chunks, "chunk"),
+            self.n_ctx,
+            self.scored
         )?;
         writeln!(out)?;
         self.caches(out)?;

@@ -4,13 +4,13 @@ use super::Value::{Maybe, None, One, Two};
 use super::{Flag, Verdict, by, flag, refused, taken};
 
 // Hints that several flags share.
-const TEXT: &str = "only text models are supported";
+pub const TEXT: &str = "only text models are supported";
 const DOWNLOAD: &str = "-hf downloads from the Hugging Face hub; from elsewhere, download the file first";
 const WHOLE: &str = "the whole model runs on one backend; --backend selects it";
 const PLACE: &str = "taskset pins a program to CPUs";
 const NICE: &str = "nice sets the priority of a program";
 const POLL: &str = "the wait mode of threads is fixed; leave it out";
-const ADAPTER: &str = "merge the adapter into the model's file";
+pub const ADAPTER: &str = "merge the adapter into the model's file";
 const STEERING: &str = "steering vectors are not supported; leave it out";
 const SAMPLERS: &str = "supported are --temp, --top-k, --top-p, --min-p, --typical and penalties";
 const SILENCE: &str = "the log goes to stderr; 2>/dev/null drops it";
@@ -19,7 +19,7 @@ const LOG: &str = "the log format cannot be chosen here; `sterna serve --log-for
 const FIXED: &str = "the context length follows from the input; leave it out";
 const NO_TEXT: &str = "this command generates no text; `sterna run` does";
 const NO_CARD: &str = "this command runs on the CPU; leave it out";
-const SCALING: &str = "write it into the file: `sterna edit IN OUT --set A.rope.scaling.type=yarn --set \
+pub const SCALING: &str = "write it into the file: `sterna edit IN OUT --set A.rope.scaling.type=yarn --set \
                        A.rope.scaling.factor=f32:4 --set A.rope.scaling.original_context_length=u32:N`, with \
                        the file's architecture for A";
 const BASE: &str = "write it into the file: `sterna edit IN OUT --set A.rope.freq_base=f32:N`, with the \
@@ -89,6 +89,7 @@ pub const FLAGS: &[Flag] = &[
     refused(&["cache-type-k"], One, "this command keeps it as f32 or has none; leave it out"),
     refused(&["cache-type-v"], One, "this command keeps it as f32 or has none; leave it out"),
     taken(&["swa-full"]),
+    refused(&["memory-f32"], None, "--kv-cache-type f32 does this"),
     flag(&["flash-attn", "-fa", "LLAMA_ARG_FLASH_ATTN"], Maybe, Verdict::Taken),
     flag(&["defrag-thold", "-dt", "LLAMA_ARG_DEFRAG_THOLD"], One, Verdict::Taken),
     taken(&["kv-offload", "-kvo", "LLAMA_ARG_KV_OFFLOAD"]),
@@ -118,6 +119,8 @@ pub const FLAGS: &[Flag] = &[
     ),
     refused(&["rpc", "-rpc", "LLAMA_ARG_RPC"], One, "a model runs on one machine"),
     refused(&["lazy-mode", "-lzm", "LLAMA_ARG_LAZY_MODE"], One, "--load-mode selects how weights are loaded"),
+    refused(&["direct-io", "-dio", "LLAMA_ARG_DIO"], None, "--load-mode selects how weights are loaded"),
+    taken(&["no-direct-io", "-ndio"]),
     refused(&["check-tensors"], None, "`sterna verify` compares files of the hub with their checksums"),
     // Selection of the model.
     refused(&["model-url", "-mu", "LLAMA_ARG_MODEL_URL"], One, DOWNLOAD),
@@ -203,6 +206,9 @@ pub const FLAGS: &[Flag] = &[
     refused(&["adaptive-decay"], One, SAMPLERS),
     by(&["dynatemp-range"], One, sampler),
     refused(&["dynatemp-exp"], One, SAMPLERS),
+    by(&["tfs"], One, |z| (z.parse::<f64>() != Ok(1.0)).then_some(SAMPLERS)),
+    refused(&["penalize-nl"], None, SAMPLERS),
+    taken(&["no-penalize-nl"]),
     by(&["mirostat"], One, sampler),
     refused(&["mirostat-lr"], One, SAMPLERS),
     refused(&["mirostat-ent"], One, SAMPLERS),

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use clap::Command;
 
-use super::{Verdict, lacking, long_names};
+use super::{Verdict, lacking, long_names, ollama};
 use crate::cli::names::Names;
 
 /// Subcommands whose llama.cpp counterparts read the environment.
@@ -40,6 +40,11 @@ impl Environment {
         };
         let is_server = subcommand.get_name() == "serve";
         let mut env = Self { args, ..Self::default() };
+        for (variable, instead) in ollama::VARIABLES.iter().filter(|_| is_server) {
+            if get(variable).is_some_and(|value| !value.is_empty()) {
+                env.ignored.push(format!("ignoring {variable}: {instead}"));
+            }
+        }
         let typed = env.args.split_off(2);
         // A hub model on the command line overrides a model file in the environment; both on the command line
         // are an error.
@@ -143,10 +148,12 @@ mod tests {
             ("LLAMA_ARG_ENDPOINT_METRICS", "1"),
             ("LLAMA_ARG_NO_ENDPOINT_SLOTS", "0"),
             ("LLAMA_ARG_HOST", ""),
+            ("VLLM_API_KEY", "secret"),
         ];
         let env = read(&["sterna", "serve", "--port", "1"], &variables);
         assert_eq!(env.args, args(&["sterna", "serve", "--metrics", "--port=9000", "--port", "1"]));
         assert_eq!(env.counted, ["LLAMA_ARG_ENDPOINT_METRICS", "LLAMA_ARG_PORT"]);
+        assert!(env.ignored[0].starts_with("ignoring VLLM_API_KEY: --api-key"), "{:?}", env.ignored);
         // A server that was meant to have a key does not start without one.
         let no_key = read(&["sterna", "serve"], &[("LLAMA_API_KEY", ""), ("LLAMA_ARG_API_KEY_FILE", "")]);
         assert_eq!(no_key.args, args(&["sterna", "serve", "--api-key=", "--api-key-file="]));

@@ -1,12 +1,17 @@
 //! Flags of llama.cpp's programs that Sterna does not have: those that ask for the default behaviour are
-//! accepted and ignored, the others are rejected with a hint. They are hidden from the help.
+//! accepted and ignored, the others are rejected with a hint. They are hidden from the help. The flags and
+//! commands of ollama and vLLM are treated in the same way.
 //!
-//! `common.rs` has the flags of all programs, `programs.rs` those of each, `environment.rs` the variables
-//! that set flags. A subcommand gets the flags of its llama.cpp counterpart that it does not have itself.
+//! `common.rs` has the flags of all llama.cpp programs, `programs.rs` those of each, `environment.rs` the
+//! variables that set flags, `words.rs` commands, and names of models in places where they are not expected.
+//! A subcommand gets the flags of its counterparts that it does not have itself.
 
 mod common;
 mod environment;
+mod ollama;
 mod programs;
+mod vllm;
+mod words;
 
 use std::collections::BTreeSet;
 
@@ -15,6 +20,7 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command, Error};
 
 pub use environment::Environment;
+pub use words::explained;
 
 /// A flag that a subcommand does not have.
 struct Flag {
@@ -34,6 +40,8 @@ enum Value {
     Maybe,
     One,
     Two,
+    /// One or more.
+    Many,
 }
 
 #[derive(Clone, Copy)]
@@ -79,6 +87,7 @@ impl Flag {
             Value::None => arg.action(ArgAction::SetTrue),
             Value::Maybe => arg.num_args(0..=1),
             Value::One => arg.num_args(1).allow_hyphen_values(true),
+            Value::Many => arg.num_args(1..),
             Value::Two => arg.num_args(2).allow_negative_numbers(true),
         }
     }
@@ -96,13 +105,13 @@ impl Flag {
     }
 }
 
-/// Flag lists of a subcommand's llama.cpp counterpart. Of two flags with the same name, the first is used.
+/// Flag lists of a subcommand's counterparts. Of two flags with the same name, the first is used.
 fn lists(subcommand: &str) -> &'static [&'static [Flag]] {
     use programs::*;
     match subcommand {
-        "run" => &[RUN, TALK, common::FLAGS],
-        "chat" => &[CHAT, TALK, SPECULATION, common::FLAGS],
-        "serve" => &[SERVE, SPECULATION, common::FLAGS],
+        "run" => &[RUN, TALK, SPECULATION, ollama::RUN, common::FLAGS],
+        "chat" => &[CHAT, TALK, SPECULATION, ollama::RUN, vllm::CHAT, common::FLAGS],
+        "serve" => &[SERVE, SPECULATION, vllm::SERVE, common::FLAGS],
         "perplexity" => &[PERPLEXITY, common::FLAGS],
         "imatrix" => &[IMATRIX, common::FLAGS],
         "embed" => &[EMBED, common::FLAGS],
@@ -111,6 +120,8 @@ fn lists(subcommand: &str) -> &'static [&'static [Flag]] {
         "tokenize" | "logits" | "kv-report" | "plan" => &[common::FLAGS],
         "quantize" => &[QUANTIZE],
         "split" | "merge" => &[SPLIT],
+        "pull" => &[ollama::PULL],
+        "inspect" => &[ollama::SHOW],
         _ => &[],
     }
 }

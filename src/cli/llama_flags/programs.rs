@@ -1,20 +1,22 @@
 //! Flags of single llama.cpp programs, in addition to the common ones.
 
-use super::Value::{Maybe, None, One};
+use super::Value::{Maybe, None, One, Two};
 use super::common::{DRAFT, EDIT, LONGER};
 use super::{Flag, by, refused, taken};
 
 // Hints that several flags share.
 const TALKS: &str = "use `sterna chat` for conversations";
 const CONTINUES: &str = "use `sterna run` to continue a text";
-const PIPED: &str = "pipe the message into `sterna chat`, which ends with its input";
+pub const PIPED: &str = "pipe the message into `sterna chat`, which ends with its input";
+pub const RUNS_ITSELF: &str = "`sterna chat` runs the model itself; use a client to talk to a server";
 const FRAME: &str = "the chat template formats messages; --chat-template selects another one";
 const MEDIA: &str = "only text models are supported";
-const REQUEST: &str = "set it in each request";
+pub const REQUEST: &str = "set it in each request";
 const THINKING: &str = "requests to `sterna serve` set it: reasoning_format, reasoning_effort and \
                         chat_template_kwargs";
 const ONE_PAGE: &str = "the web page is fixed; use a file server for another one";
 const TOOLS: &str = "clients call tools; this server only returns the calls that the model requests";
+pub const CORS: &str = "only --cors-origins can be set";
 const CACHE: &str = "the prefix cache has no such setting; leave it out";
 const SHARED: &str = "slots share the pages of one cache; --kv-positions sets its size";
 const BY_NAME: &str = "-hf selects the model, other flags its settings";
@@ -83,6 +85,9 @@ pub const RUN: &[Flag] = &[
     refused(&["chat-template-file", "LLAMA_ARG_CHAT_TEMPLATE_FILE"], One, TALKS),
     refused(&["interactive"], None, TALKS).short('i'),
     refused(&["interactive-first", "-if"], None, TALKS),
+    refused(&["instruct", "-ins"], None, TALKS),
+    refused(&["chatml", "-cml"], None, "`sterna chat --chat-template chatml` uses this template"),
+    refused(&["embedding", "embeddings"], None, "`sterna embed` computes embeddings"),
     refused(&["in-prefix"], One, TALKS),
     refused(&["in-suffix"], One, TALKS),
     refused(&["in-prefix-bos"], None, TALKS),
@@ -96,6 +101,8 @@ pub const CHAT: &[Flag] = &[
     taken(&["conversation"]),
     taken(&["interactive"]).short('i'),
     taken(&["interactive-first"]),
+    taken(&["instruct"]),
+    refused(&["chatml"], None, "--chat-template chatml selects this template"),
     taken(&["no-escape"]),
     refused(&["escape"], None, "messages have no escapes").short('e'),
     refused(&["no-conversation"], None, CONTINUES),
@@ -115,7 +122,7 @@ pub const CHAT: &[Flag] = &[
     refused(&["in-suffix"], One, FRAME),
     refused(&["in-prefix-bos"], None, FRAME),
     refused(&["chat-template-kwargs", "LLAMA_ARG_CHAT_TEMPLATE_KWARGS"], One, THINKING),
-    refused(&["server-base"], One, "`sterna chat` runs the model itself; use a client to talk to a server"),
+    refused(&["server-base"], One, RUNS_ITSELF),
     refused(&["image", "audio", "video"], One, MEDIA),
     refused(&["output", "output-file"], One, "answers go to stdout; use `> FILE`").short('o'),
     taken(&["show-timings", "LLAMA_ARG_SHOW_TIMINGS"]),
@@ -129,9 +136,15 @@ pub const CHAT: &[Flag] = &[
     refused(&["vision-gemma-12b-default"], None, BY_NAME),
 ];
 
-/// Flags of speculative decoding, shared by llama-cli and llama-server.
+/// Flags of speculative decoding, shared by all programs that generate text.
 pub const SPECULATION: &[Flag] = &[
     refused(&["spec-draft-hf", "hf-repo-draft", "-hfd", "-hfrd", "LLAMA_ARG_SPEC_DRAFT_HF_REPO"], One, PULL),
+    refused(&["spec-draft-ctx-size", "ctx-size-draft", "-cd", "LLAMA_ARG_SPEC_DRAFT_CTX_SIZE"], One, DRAFT),
+    refused(
+        &["spec-draft-replace", "spec-replace"],
+        Two,
+        "the draft model needs the vocabulary of the model",
+    ),
     refused(&["spec-draft-threads", "threads-draft", "-td"], One, DRAFT),
     refused(&["spec-draft-threads-batch", "threads-batch-draft", "-tbd"], One, DRAFT),
     refused(&["spec-draft-cpu-mask", "cpu-mask-draft", "-Cd"], One, DRAFT),
@@ -177,6 +190,8 @@ pub const SPECULATION: &[Flag] = &[
     refused(&["spec-ngram-map-k4v-size-n"], One, NGRAM),
     refused(&["spec-ngram-map-k4v-size-m"], One, NGRAM),
     refused(&["spec-ngram-map-k4v-min-hits"], One, NGRAM),
+    refused(&["lookup-cache-static", "-lcs"], One, NGRAM),
+    refused(&["lookup-cache-dynamic", "-lcd"], One, NGRAM),
     refused(&["spec-default"], None, NGRAM),
 ];
 
@@ -226,8 +241,8 @@ pub const SERVE: &[Flag] = &[
     refused(&["mcp-servers-json", "LLAMA_ARG_MCP_SERVERS_JSON"], One, TOOLS),
     refused(&["agent", "-ag", "LLAMA_ARG_AGENT"], None, TOOLS),
     taken(&["no-agent", "-no-ag"]),
-    refused(&["cors-methods", "LLAMA_ARG_CORS_METHODS"], One, "only --cors-origins can be set"),
-    refused(&["cors-headers", "LLAMA_ARG_CORS_HEADERS"], One, "only --cors-origins can be set"),
+    refused(&["cors-methods", "LLAMA_ARG_CORS_METHODS"], One, CORS),
+    refused(&["cors-headers", "LLAMA_ARG_CORS_HEADERS"], One, CORS),
     refused(
         &["cors-credentials", "LLAMA_ARG_CORS_CREDENTIALS"],
         None,
@@ -269,9 +284,11 @@ pub const SERVE: &[Flag] = &[
     refused(&["json-schema"], One, REQUEST).short('j'),
     refused(&["json-schema-file"], One, REQUEST),
     refused(&["spm-infill"], None, "/infill is not supported; send such a prompt to /completion"),
-    refused(&["lookup-cache-static", "-lcs"], One, NGRAM),
-    refused(&["lookup-cache-dynamic", "-lcd"], One, NGRAM),
     refused(&["log-prompts-dir"], One, "prompts are not stored"),
+    refused(&["system-prompt-file"], One, "send a system message in each request"),
+    refused(&["embd-bge-small-en-default"], None, BY_NAME),
+    refused(&["embd-e5-small-en-default"], None, BY_NAME),
+    refused(&["embd-gte-small-default"], None, BY_NAME),
     refused(&["embd-gemma-default"], None, BY_NAME),
     refused(&["fim-qwen-1.5b-default"], None, BY_NAME),
     refused(&["fim-qwen-3b-default"], None, BY_NAME),
@@ -291,7 +308,6 @@ pub const PERPLEXITY: &[Flag] = &[
     refused(&["context-shift"], None, "chunks are as long as their context; -c sets it"),
     taken(&["kv-unified"]),
     taken(&["no-kv-unified"]),
-    refused(&["prompt"], One, "write the text to a file and pass it with -f").short('p'),
     refused(&["kl-divergence"], None, "--kl-base FILE compares with the logits saved by --save-logits FILE"),
     refused(
         &["save-all-logits", "kl-divergence-base"],
@@ -312,7 +328,6 @@ pub const PERPLEXITY: &[Flag] = &[
 pub const IMATRIX: &[Flag] = &[
     taken(&["no-context-shift"]),
     refused(&["context-shift"], None, "chunks are as long as their context; -c sets it"),
-    refused(&["prompt"], One, "write the text to a file and pass it with -f").short('p'),
     taken(&["no-ppl"]),
     refused(&["ppl"], None, "`sterna perplexity` computes it"),
     by(&["output-format"], One, gguf),

@@ -131,7 +131,9 @@ impl Name {
             true => rest.split(['?', '#']).next().unwrap_or_default().trim_end_matches('/'),
             false => rest,
         };
-        let (user, rest) = rest.split_once('/').ok_or_else(|| wrong("want USER/REPOSITORY"))?;
+        let (user, rest) = rest.split_once('/').ok_or_else(|| {
+            wrong("want USER/REPOSITORY of the Hugging Face hub, which has other names than ollama's library")
+        })?;
         let end = rest.find(['@', ':', '/']).unwrap_or(rest.len());
         let repo = Repo::new(&format!("{user}/{}", &rest[..end]))?;
         let mut rest = &rest[end..];

@@ -65,13 +65,27 @@ pub fn add(env: &mut Environment<'static>, budget: &Arc<Budget>) {
             if name == "join" {
                 budget.charge_join(args.first(), args.get(1))?;
             }
-            filter.call(state, args)
+            filter.call(state, args).map_err(|err| with_name(err, name, args))
         });
     }
     add_of_values(env, budget);
     add_of_texts(env, budget);
     for (name, filter) in OPERATORS {
         add_charged(env, budget, name, Budget::charge, Box::new(filter));
+    }
+}
+
+/// Adds the name to the error for an unknown filter or test that `map`, `select` and the like were to apply.
+fn with_name(err: Error, applied_by: &str, args: &[Value]) -> Error {
+    let what = match err.kind() {
+        ErrorKind::UnknownFilter => "filter",
+        ErrorKind::UnknownTest => "test",
+        _ => return err,
+    };
+    let at = if applied_by.ends_with("attr") { 2 } else { 1 };
+    match (err.detail(), args.get(at)) {
+        (None, Some(name)) => Error::new(err.kind(), format!("{what} {name} is unknown")),
+        _ => err,
     }
 }
 

@@ -254,6 +254,19 @@ fn long_conversations_fit() {
 }
 
 #[test]
+fn errors_name_the_unknown_filter_or_test() {
+    for (source, name) in [
+        ("{{ messages | map('attr', 'role') | list }}", "filter attr is unknown"),
+        ("{{ messages | select('fresh') | list }}", "test fresh is unknown"),
+        ("{{ messages | rejectattr('role', 'fresh') | list }}", "test fresh is unknown"),
+        ("{{ messages | fresh }}", "filter fresh is unknown"),
+    ] {
+        let said = render(source, &[("user", "Hi")]).unwrap_err().to_string();
+        assert!(said.contains(name), "{source}: {said}");
+    }
+}
+
+#[test]
 fn harm_is_an_error() {
     let doubling =
         "{% set ns = namespace(s='aaaaaaaa') %}{% for i in range(60) %}{% set ns.s = BODY %}{% endfor %}";

@@ -232,7 +232,7 @@ fn gpu_layers_are_reported() {
     assert!(!passed && stderr.contains("want auto, off or a number of rows from 1 on"), "{stderr}");
     for (backend, layers, want) in [
         ("cpu", "1", "--gpu-layers: supported only by cuda and cuda-simt"),
-        ("cuda", "some", "--gpu-layers: want all, auto or a number of layers, got `some`"),
+        ("cuda", "some", "--gpu-layers: want all, auto or one number of layers, got `some`"),
     ] {
         let (passed, stderr) = run(backend, &["-ngl", layers]);
         assert!(!passed && stderr.contains(want), "{backend} {layers}: {stderr}");
