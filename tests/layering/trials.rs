@@ -100,6 +100,7 @@ const TRIALS: &[(&str, &[&str])] = &[
         ],
     ),
     ("a byte order mark before a request", &["tests/cli/serve/hostile.rs::invalid_bodies_are_refused"]),
+    ("texts in logit_bias", &["tests/cli/serve/hostile.rs::values_out_of_range_are_refused"]),
     (
         "properties of the model and its chat template that a server reports",
         &[
