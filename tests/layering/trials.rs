@@ -112,6 +112,10 @@ const TRIALS: &[(&str, &[&str])] = &[
             "tests/cli/serve/grpc.rs::grpc_refuses_invalid_requests_by_field",
         ],
     ),
+    (
+        "a schema next to the type of a response format",
+        &["tests/cli/serve/structured.rs::every_kind_of_grammar_is_enforced"],
+    ),
     ("texts in logit_bias", &["tests/cli/serve/hostile.rs::values_out_of_range_are_refused"]),
     (
         "redundant slashes in paths",

@@ -32,6 +32,11 @@ fn every_kind_of_grammar_is_enforced() {
             &is_schema,
         ),
         (json!({ "response_format": { "type": "json_object", "schema": schema } }), &is_schema),
+        (json!({ "response_format": { "type": "json_schema", "schema": schema } }), &is_schema),
+        (
+            json!({ "response_format": { "type": "json_object", "json_schema": { "schema": schema } } }),
+            &is_schema,
+        ),
         (json!({ "json_schema": schema }), &is_schema),
         (json!({ "guided_json": schema.to_string() }), &is_schema),
         (json!({ "structured_outputs": { "json": schema } }), &is_schema),
@@ -175,6 +180,7 @@ fn unenforceable_forms_of_answers_are_refused() {
     };
     let refused = [
         (chat_path, "response_format", chat(json!({ "response_format": named }))),
+        (chat_path, "response_format", chat(json!({ "response_format": format }))),
         (chat_path, "response_format", chat(json!({ "response_format": named, "tools": [tool] }))),
         (chat_path, "guided_json", chat(json!({ "guided_json": schema }))),
         (chat_path, "structured_outputs.json", chat(json!({ "structured_outputs": { "json": schema } }))),
