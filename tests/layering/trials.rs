@@ -104,6 +104,13 @@ const TRIALS: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "tools without parameters",
+        &[
+            "src/serve/tool_config.rs::tools_without_parameters_have_an_empty_object",
+            "tests/cli/serve/structured.rs::tools_without_parameters_are_called_without_arguments",
+        ],
+    ),
+    (
         "schemas of answers that cannot be enforced, and thousands of references",
         &[
             "src/grammar/schema/tests.rs::thousands_of_references_are_enforced",

@@ -205,6 +205,22 @@ fn unenforceable_forms_of_answers_are_refused() {
     assert_eq!(server.post(chat_path, &loose).status, 200);
 }
 
+/// A function without parameters has no arguments.
+#[test]
+fn tools_without_parameters_are_called_without_arguments() {
+    let server = TestServer::with_engine(engine(1024), |_| ());
+    let less = server.post("/tokenize", &json!({ "content": "<" })).ok()["tokens"][0].to_string();
+    for parameters in [json!(null), json!({})] {
+        let function = json!({ "name": "ping", "parameters": parameters });
+        let body = chat(json!({ "tools": [{ "type": "function", "function": function }],
+            "tool_choice": "required", "parallel_tool_calls": false, "logit_bias": { &less: -100 } }));
+        let answer = server.post("/v1/chat/completions", &body).ok();
+        let call = &answer["choices"][0]["message"]["tool_calls"][0]["function"];
+        let arguments: Value = serde_json::from_str(call["arguments"].as_str().unwrap()).unwrap();
+        assert_eq!(arguments, json!({}), "{answer}");
+    }
+}
+
 #[test]
 fn json_whitespace_is_compact_or_free() {
     let server = TestServer::start(|_| ());
