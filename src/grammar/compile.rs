@@ -27,6 +27,9 @@ const STACK_BYTES: usize = 256 << 20;
 const MOST_THREADS: usize = 4;
 /// Maximum number of states of the lexer's automaton, 1 to 2 kB each.
 const MOST_LEXER_STATES: usize = 20_000;
+/// Maximum number of rules that may apply at one position: a choice of 200 objects with 30 optional
+/// properties each has 6000.
+const MOST_ITEMS_IN_ROW: usize = 10_000;
 
 /// Compiles grammars for one vocabulary. Clones share the data built for it, which happens at the first
 /// grammar.
@@ -162,6 +165,7 @@ impl Ready {
         factory.quiet();
         let limits = factory.limits_mut();
         limits.max_lexer_states = MOST_LEXER_STATES;
+        limits.max_items_in_row = MOST_ITEMS_IN_ROW;
         limits.verbose_errors = false;
         Ok(Self { factory, workers: Arc::new(Workers::new()) })
     }

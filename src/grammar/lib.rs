@@ -44,8 +44,8 @@ pub enum Source {
     JsonSchema {
         /// The schema.
         schema: Value,
-        /// True if every keyword must be enforced. Otherwise unsupported keywords are ignored and listed in
-        /// [`Compiled::notes`].
+        /// True if every keyword must be enforced. Otherwise unsupported keywords that limit single values
+        /// (`pattern`, bounds, `uniqueItems` and the like) are ignored and listed in [`Compiled::notes`].
         strict: bool,
     },
     /// Text that a regular expression matches as a whole.
@@ -93,7 +93,7 @@ pub enum GrammarError {
         /// The largest number allowed.
         most: usize,
     },
-    /// A keyword of a strict JSON schema cannot be enforced.
+    /// A keyword of a JSON schema cannot be enforced.
     #[error("the JSON schema{} has the keyword `{keyword}` at {at}, which cannot be enforced: {why}",
         .tool.as_ref().map(|tool| format!(" of the tool `{tool}`")).unwrap_or_default())]
     Keyword {
@@ -136,8 +136,10 @@ pub enum GrammarError {
 /// Limits on the size and time of a grammar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes of its text, without the descriptive parts of a schema.
+    /// Bytes of its text; of schemas, only those of constants and patterns count.
     pub bytes: usize,
+    /// Bytes of its schemas in all, without their descriptive parts.
+    pub schema_bytes: usize,
     /// Definitions that a JSON schema may refer to.
     pub references: usize,
     /// Time to compile it, once the vocabulary is ready.
@@ -146,7 +148,7 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { bytes: 128 << 10, references: 100, time: Duration::from_secs(5) }
+        Self { bytes: 128 << 10, schema_bytes: 1 << 20, references: 4000, time: Duration::from_secs(5) }
     }
 }
 

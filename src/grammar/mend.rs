@@ -1,4 +1,4 @@
-//! Finds the parts of a schema that do not compile, by trying, and drops them if the schema is not strict.
+//! Finds the parts of a schema that do not compile, by trying, and drops those that may be left out.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ impl Schema {
     /// Drops what does not compile, within `time` since `begun`.
     ///
     /// # Errors
-    /// [`GrammarError::Keyword`] if the schema is strict; [`GrammarError::TooSlow`].
+    /// [`GrammarError::Keyword`] for a keyword that must be enforced; [`GrammarError::TooSlow`].
     pub fn mend(&mut self, begun: Instant, time: Duration) -> Result<(), GrammarError> {
         let Self { owner, root, defs, notes } = self;
         let whole = |root: &Value, defs: &[(String, Value)]| {
@@ -123,9 +123,10 @@ impl Mender<'_> {
                 let with = of.map(|(key, value)| (key.clone(), value.clone())).collect();
                 match self.part(with)? {
                     Ok(()) => self.notes.push(self.owner.says(&format!("`anyOf` replaces it at {at}"))),
-                    Err(_) => {
+                    Err(why) => {
                         kept.pop();
                         object.shift_remove("anyOf");
+                        self.owner.leave_out("anyOf", at, &why, self.notes)?;
                     }
                 }
             }

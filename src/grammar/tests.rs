@@ -42,7 +42,7 @@ fn may_end(state: &mut dyn Constraint) -> bool {
     state.is_done() || TOKENIZER.eog().any(|id| state.mask().unwrap().allows(id))
 }
 
-fn compiled(source: Source) -> Compiled {
+pub fn compiled(source: Source) -> Compiled {
     GRAMMARS.compile(&source).unwrap_or_else(|err| panic!("{source:?}: {err}"))
 }
 
@@ -57,7 +57,7 @@ pub fn gbnf(text: &str) -> Compiled {
     compiled(Source::Gbnf(text.to_owned()))
 }
 
-fn assert_texts(grammar: &Compiled, good: &[&str], bad: &[&str]) {
+pub fn assert_texts(grammar: &Compiled, good: &[&str], bad: &[&str]) {
     good.iter().for_each(|text| assert!(allows(grammar, text), "{text:?} should be allowed"));
     bad.iter().for_each(|text| assert!(!allows(grammar, text), "{text:?} should not be allowed"));
 }
@@ -100,6 +100,12 @@ fn what_a_lenient_schema_does_not_enforce_is_noted() {
     assert!(allows(&compiled(Source::JsonSchema { schema: format, strict: true }), "\"a\""));
 }
 
+/// The schema of a tool, of which anything may be left out.
+fn of_tool(mut schema: Value) -> Source {
+    schema["x-guidance"] = json!({"lenient": true, "tool": "look"});
+    Source::Lark(format!("start: %json {schema}\n"))
+}
+
 /// A schema, a keyword that does not compile, its position, a text that the rest allows, and one that it does
 /// not.
 type Loosened = (Value, &'static str, &'static str, &'static str, &'static str);
@@ -130,7 +136,7 @@ fn what_does_not_compile() -> Vec<Loosened> {
         (one(json!({"$ref": "#/$defs/none"})), "$ref", at, word, "{}"),
         (one(json!("string")), "a", "#/properties", word, "{}"),
         (
-            json!({"type": "object", "properties": {"a": {}, "b": {}}, "minProperties": 1}),
+            json!({"type": "object", "properties": {"a": {}, "b": {}, "c": {}}, "minProperties": 2}),
             "minProperties",
             "#",
             "{}",
@@ -151,13 +157,32 @@ fn what_does_not_compile() -> Vec<Loosened> {
 #[test]
 fn what_does_not_compile_is_left_out_and_named() {
     for (schema, keyword, at, good, bad) in what_does_not_compile() {
-        let lenient = compiled(Source::JsonSchema { schema: schema.clone(), strict: false });
-        assert!(allows(&lenient, good) && !allows(&lenient, bad), "{schema}: {:?}", lenient.notes());
-        let named = format!("`{keyword}` at {at} is not enforced");
-        assert!(lenient.notes().iter().any(|note| note.contains(&named)), "{schema}: {:?}", lenient.notes());
-        let strict = GRAMMARS.compile(&Source::JsonSchema { schema: schema.clone(), strict: true });
-        let err = strict.map(|_| ()).expect_err("it is strict").to_string();
-        assert!(err.contains(&format!("`{keyword}` at {at}, which")), "{schema}: {err}");
+        let refuses = |strict: bool| {
+            let refused = GRAMMARS.compile(&Source::JsonSchema { schema: schema.clone(), strict });
+            let err = refused.map(|_| ()).expect_err("it is not enforced").to_string();
+            assert!(err.contains(&format!("`{keyword}` at {at}, which")), "{schema}: {err}");
+        };
+        let mut loose = vec![of_tool(schema.clone())];
+        // Without this keyword, an answer would have another form.
+        if ["$ref", "a", "not", "required", "type"].contains(&keyword) {
+            refuses(false);
+        } else {
+            loose.push(Source::JsonSchema { schema: schema.clone(), strict: false });
+        }
+        for source in loose {
+            let loose = compiled(source);
+            assert!(allows(&loose, good) && !allows(&loose, bad), "{schema}: {:?}", loose.notes());
+            let named = format!("`{keyword}` at {at} is not enforced");
+            assert!(loose.notes().iter().any(|note| note.contains(&named)), "{schema}: {:?}", loose.notes());
+        }
+        refuses(true);
+    }
+    // Nothing is left of a choice that cannot be made.
+    for enumerated in [json!([]), json!("x")] {
+        let source =
+            Source::JsonSchema { schema: json!({"type": "string", "enum": enumerated}), strict: false };
+        let err = GRAMMARS.compile(&source).map(|_| ()).expect_err("it has no values").to_string();
+        assert!(err.contains("`enum` at #, which"), "{err}");
     }
 }
 
@@ -208,12 +233,14 @@ fn what_only_describes_a_schema_has_no_size() {
     assert_texts(&grammar, &[r#"{"a": "x"}"#], &[r#"{"a": 3}"#]);
     let lark = format!("start: \"f\" args\nargs: %json {schema}\n");
     assert_texts(&compiled(Source::Lark(lark)), &[r#"f{"a": "x"}"#], &[r#"f{"a": 3}"#]);
-    // A large constraint is an error, or only the type is enforced.
+    // A large constraint is an error, or only the type of a tool's schema is enforced.
     let words: Vec<String> = (0..20_000).map(|i| format!("word {i}")).collect();
     let large = json!({"type": "string", "enum": words});
-    let strict = GRAMMARS.compile(&Source::JsonSchema { schema: large.clone(), strict: true });
-    assert!(matches!(strict, Err(GrammarError::TooLarge { what: "bytes", .. })), "{strict:?}");
-    let lenient = compiled(Source::JsonSchema { schema: large, strict: false });
+    for strict in [true, false] {
+        let refused = GRAMMARS.compile(&Source::JsonSchema { schema: large.clone(), strict });
+        assert!(matches!(refused, Err(GrammarError::TooLarge { .. })), "{refused:?}");
+    }
+    let lenient = compiled(of_tool(large));
     assert_texts(&lenient, &["\"any\""], &["3"]);
     assert!(lenient.notes()[0].contains("bytes"), "{:?}", lenient.notes());
 }
@@ -509,15 +536,22 @@ fn grammars_that_are_hard_to_follow_fail_or_go_on_within_a_bounded_time() {
 fn the_deepest_grammars_that_are_allowed_leave_the_stack_whole() {
     let level =
         |inner: Value| json!({"type": "object", "properties": {"a": {"type": "array", "items": inner}}});
-    let mut defs = serde_json::Map::new();
-    for i in 0..99 {
-        let next = json!({"$ref": format!("#/$defs/d{}", i + 1)});
-        defs.insert(format!("d{i}"), (0..5).fold(next, |inner, _| level(inner)));
+    // Links of a chain, with as many levels in all as are allowed.
+    let choice = |inner: Value| json!({"anyOf": [inner, {"type": "null"}]});
+    type Link<'a> = &'a dyn Fn(Value) -> Value;
+    let links: [(usize, Link<'_>); 3] = [
+        (155, &|next| (0..61).fold(next, |inner, _| choice(inner))),
+        (900, &|next| (0..5).fold(next, |inner, _| level(inner))),
+        (3990, &|next| next),
+    ];
+    for (n, link) in links {
+        let to = |i: usize| link(json!({"$ref": format!("#/$defs/d{i}")}));
+        let mut defs: serde_json::Map<_, _> = (0..n).map(|i| (format!("d{i}"), to(i + 1))).collect();
+        defs.insert(format!("d{n}"), json!({"type": "null"}));
+        let schema = json!({"$ref": "#/$defs/d0", "$defs": defs});
+        let compiled = GRAMMARS.compile(&Source::JsonSchema { schema, strict: true });
+        assert!(compiled.is_ok(), "{n} links: {compiled:?}");
     }
-    defs.insert("d99".into(), json!({"type": "null"}));
-    let schema = json!({"$ref": "#/$defs/d0", "$defs": defs});
-    let compiled = GRAMMARS.compile(&Source::JsonSchema { schema, strict: true });
-    assert!(compiled.is_ok() || matches!(compiled, Err(GrammarError::TooLarge { .. })), "{compiled:?}");
     let rules: String = (0..3000).map(|i| format!("r{i} ::= \"a\" r{} | \"b\" root\n", i + 1)).collect();
     let chain = GRAMMARS.compile(&Source::Gbnf(format!("root ::= r0\n{rules}r3000 ::= \"c\"\n")));
     assert!(chain.is_ok(), "{chain:?}");

@@ -24,6 +24,15 @@ enum Fragment {
     Schema(Schema),
 }
 
+impl Fragment {
+    fn n_bytes_of_lark(&self) -> usize {
+        match self {
+            Self::Lark(text) => text.len(),
+            Self::Schema(_) => 0,
+        }
+    }
+}
+
 impl Text {
     /// Lark without schemas.
     pub fn plain(lark: String) -> Self {
@@ -33,17 +42,17 @@ impl Text {
     /// A schema.
     ///
     /// # Errors
-    /// [`GrammarError`] if it is strict and cannot be enforced.
+    /// [`GrammarError`] if it cannot be enforced as it must be.
     pub fn schema(schema: &Value, strict: bool, space: Space, limits: &Limits) -> Result<Self, GrammarError> {
         let schema = Schema::read(schema, Owner::alone(strict), limits)?;
         Ok(Self { parts: vec![Fragment::Schema(schema)], space, is_lark: false })
     }
 
     /// Lark with schemas after `%json`. A schema with `"x-guidance": {"lenient": true}` is not strict; the
-    /// keys `tool` and `at` next to it name its tool and position.
+    /// keys `tool` and `at` next to it name its tool and position. Only a tool's schema is lenient.
     ///
     /// # Errors
-    /// [`GrammarError`] if a strict schema cannot be enforced.
+    /// [`GrammarError`] if a schema cannot be enforced as it must be.
     pub fn lark(text: &str, space: Space, limits: &Limits) -> Result<Self, GrammarError> {
         const WORD: &str = "%json";
         let (mut parts, mut before, mut rest) = (Vec::new(), String::new(), text);
@@ -104,11 +113,10 @@ impl Text {
     /// [`GrammarError::TooLarge`].
     pub fn grammar(&self, limits: &Limits) -> Result<TopLevelGrammar, GrammarError> {
         if self.has_schemas() {
-            let bytes = self.parts.iter().map(|part| match part {
-                Fragment::Lark(text) => text.len(),
-                Fragment::Schema(schema) => schema.n_bytes(),
-            });
-            at_most("bytes", bytes.sum(), limits.bytes)?;
+            let lark: usize = self.parts.iter().map(Fragment::n_bytes_of_lark).sum();
+            let constants: usize = self.schemas().map(Schema::n_bytes_of_constants).sum();
+            at_most("bytes in constants and patterns", lark + constants, limits.bytes)?;
+            at_most("bytes in schemas", self.schemas().map(Schema::n_bytes).sum(), limits.schema_bytes)?;
         }
         if let ([Fragment::Schema(schema)], false) = (&self.parts[..], self.is_lark) {
             return Ok(TopLevelGrammar::from_json_schema(schema.to_value(self.space)));
@@ -123,22 +131,22 @@ impl Text {
     /// Drops what does not compile from every schema; after `time`, everything but the type.
     ///
     /// # Errors
-    /// [`GrammarError`] for a strict schema.
+    /// [`GrammarError`] for what must be enforced.
     pub fn mend(&mut self, time: Duration) -> Result<(), GrammarError> {
         let begun = Instant::now();
         for schema in self.schemas_mut() {
             match schema.mend(begun, time) {
-                Err(err) if !schema.owner.strict => schema.keep_only_type(&err.to_string()),
+                Err(err) if schema.owner.is_lenient() => schema.keep_only_type(&err.to_string()),
                 mended => mended?,
             }
         }
         Ok(())
     }
 
-    /// Reduces every schema that is not strict to its type. Returns true if there is one.
+    /// Reduces every lenient schema to its type. Returns true if there is one.
     pub fn keep_only_type(&mut self, why: &GrammarError) -> bool {
         let mut any = false;
-        for schema in self.schemas_mut().filter(|schema| !schema.owner.strict) {
+        for schema in self.schemas_mut().filter(|schema| schema.owner.is_lenient()) {
             schema.keep_only_type(&why.to_string());
             any = true;
         }

@@ -68,7 +68,8 @@ impl Kind for Grammar {
 }
 
 request! {
-    /// A grammar for the answer: at most one of these fields. A schema without `strict` is enforced loosely.
+    /// A grammar for the answer: at most one of these fields. A schema without `strict` may have unsupported
+    /// keywords that limit single values.
     pub struct Grammars {
         grammar: Grammar(gbnf) as { "type": "string" },
         guided_grammar: Grammar(gbnf) as { "type": "string" },
@@ -95,13 +96,11 @@ request! {
 }
 
 request! {
-    /// OpenAI's output formats.
+    /// OpenAI's output formats; the schema may also be next to the type, as in llama-server.
     pub struct ResponseFormat {
+        ..StrictSchema,
         r#type: Word<FormatType>(FORMATS),
-        /// Schema of `json_object`, as in llama-server.
-        schema: Any as { "type": ["object", "boolean", "string"] },
-        /// Required for this type.
-        json_schema: Object<StrictSchema> as { "required": ["schema"] },
+        json_schema: Object<StrictSchema>,
     }
 }
 
@@ -329,7 +328,14 @@ impl Constraints {
                 options.grammar = Some(Arc::new(compiled));
             }
             Err(err @ GrammarError::Busy(_)) => return Err(ApiError::unavailable(err.to_string())),
-            Err(err) => return Err(ApiError::in_field(name, format!("`{name}`: {err}"))),
+            Err(err) => {
+                // An answer's schema may be part of the grammar of tools.
+                let name = match (&err, &self.grammar) {
+                    (GrammarError::Keyword { tool: None, .. }, Some((field, _))) => field,
+                    _ => name,
+                };
+                return Err(ApiError::in_field(name, format!("`{name}`: {err}")));
+            }
         }
         Ok(())
     }
@@ -371,14 +377,18 @@ fn json_form(source: &Source) -> Option<(Value, bool)> {
 /// # Errors
 /// 400 that names the field.
 pub fn response_format(format: &Fields<'_, ResponseFormat>) -> Result<Option<Source>, ApiError> {
-    match format.r#type()?.unwrap_or(FormatType::Text) {
-        FormatType::Text => Ok(None),
-        FormatType::JsonObject => json_object(format.path("schema"), format.schema()?).map(Some),
-        FormatType::JsonSchema => match format.json_schema()? {
-            Some(holder) => strict_schema(&holder).map(Some),
-            None => Err(ApiError::missing(&format.path("json_schema"), "an object with a schema")),
-        },
-    }
+    let kind = format.r#type()?.unwrap_or(FormatType::Text);
+    let next_to_type = format.part::<StrictSchema>();
+    let inner = if let FormatType::Text = kind { None } else { format.json_schema()? };
+    let holder = match (inner, next_to_type.schema()?, kind) {
+        (Some(inner), None, _) => inner,
+        (Some(inner), Some(_), _) if inner.schema()?.is_some() => inner,
+        (None, None, FormatType::JsonSchema) => {
+            return Err(ApiError::missing(&format.path("json_schema"), "an object with a schema"));
+        }
+        _ => next_to_type,
+    };
+    of_type(kind, &holder)
 }
 
 /// The grammar of a format with the schema next to its type.
@@ -386,27 +396,17 @@ pub fn response_format(format: &Fields<'_, ResponseFormat>) -> Result<Option<Sou
 /// # Errors
 /// 400 that names the field.
 pub fn text_format(format: &Fields<'_, TextFormat>) -> Result<Option<Source>, ApiError> {
-    let holder = format.part::<StrictSchema>();
-    match format.r#type()?.unwrap_or(FormatType::Text) {
-        FormatType::Text => Ok(None),
-        FormatType::JsonObject => json_object(holder.path("schema"), holder.schema()?).map(Some),
-        FormatType::JsonSchema => strict_schema(&holder).map(Some),
-    }
+    of_type(format.r#type()?.unwrap_or(FormatType::Text), &format.part())
 }
 
 /// A grammar for any JSON object, or for one with a schema, as in llama-server.
-fn json_object(path: String, given: Option<&Value>) -> Result<Source, ApiError> {
-    match given {
-        None => Ok(Source::JsonObject),
-        Some(value) => schema_at(path, value, false),
-    }
-}
-
-fn strict_schema(holder: &Fields<'_, StrictSchema>) -> Result<Source, ApiError> {
+fn of_type(kind: FormatType, holder: &Fields<'_, StrictSchema>) -> Result<Option<Source>, ApiError> {
     let (path, strict) = (holder.path("schema"), holder.strict()?.unwrap_or(false));
-    match holder.schema()? {
-        Some(value) => schema_at(path, value, strict),
-        None => Err(ApiError::missing(&path, "a JSON schema")),
+    match (kind, holder.schema()?) {
+        (FormatType::Text, _) => Ok(None),
+        (FormatType::JsonObject, None) => Ok(Some(Source::JsonObject)),
+        (FormatType::JsonSchema, None) => Err(ApiError::missing(&path, "a JSON schema")),
+        (_, Some(value)) => schema_at(path, value, strict).map(Some),
     }
 }
 

@@ -15,8 +15,10 @@ pub const STOPS: (usize, usize) = (128, 1024);
 const STOP_TOKENS: usize = 256;
 /// Maximum candidates whose log-probabilities are returned per token.
 pub const TOP_LOGPROBS: usize = 20;
-/// Maximum entries of `logit_bias`.
+/// Maximum tokens of `logit_bias`.
 const BIASES: usize = 1024;
+/// Maximum bytes of the texts in `logit_bias`.
+const BIAS_BYTES: usize = 64 << 10;
 
 request! {
     /// Fields of every generating request. Missing ones have the server's defaults.
@@ -35,7 +37,7 @@ request! {
         frequency_penalty: Float(-100.0, 100.0),
         /// A negative seed is random.
         seed: Int(i64::MIN, i64::MAX),
-        /// Tokens (ids or texts) and biases, or pairs of a token and a bias or false.
+        /// Tokens (ids or texts) and biases, or pairs of a token and a bias or false; 1024 tokens at most.
         logit_bias: Any as {
             "anyOf": [
                 { "type": "object", "additionalProperties": { "type": ["number", "boolean"] } },
@@ -178,11 +180,13 @@ fn biases(fields: &Fields<'_, Generation>, served: &Served) -> Result<Vec<(u32, 
         }
         other => return Err(ApiError::field(name, "an object or a list of pairs", other)),
     };
-    if pairs.len() > BIASES {
-        return Err(ApiError::bad(format!("`{name}`: want at most {BIASES} entries, got {}", pairs.len())));
-    }
+    let at_most = |most: usize, what: &str, got: usize| match got > most {
+        true => Err(ApiError::in_field(&name, format!("`{name}`: want at most {most} {what}, got {got}"))),
+        false => Ok(()),
+    };
+    at_most(BIASES, "tokens", pairs.len())?;
     let is_object = value.is_object();
-    let mut found = Vec::new();
+    let (mut found, mut n_bytes) = (Vec::new(), 0);
     for (token, bias) in pairs {
         let bias = match bias {
             Value::Bool(false) => f32::NEG_INFINITY,
@@ -195,8 +199,11 @@ fn biases(fields: &Fields<'_, Generation>, served: &Served) -> Result<Vec<(u32, 
         let id = match &token {
             Value::String(id) if is_object && id.trim().parse::<i64>().is_ok() => id.trim().parse().ok(),
             Value::String(text) => {
+                n_bytes += text.len();
+                at_most(BIAS_BYTES, "bytes of texts", n_bytes)?;
                 let ids = served.tokenizer().encode(text, Special::Parse, false);
                 found.extend(ids.into_iter().map(|id| (id, bias)));
+                at_most(BIASES, "tokens", found.len())?;
                 continue;
             }
             other => int(other),
@@ -209,5 +216,6 @@ fn biases(fields: &Fields<'_, Generation>, served: &Served) -> Result<Vec<(u32, 
             }
         }
     }
+    at_most(BIASES, "tokens", found.len())?;
     Ok(found)
 }

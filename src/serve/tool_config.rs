@@ -1,6 +1,6 @@
 //! The tools of a request, and the choice among them, in the format of each API.
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::error::ApiError;
 use super::fields::{Fields, missing, request};
@@ -235,19 +235,21 @@ pub fn function(fields: &Fields<'_, Function>) -> Result<Tool, ApiError> {
 ///
 /// # Errors
 /// 400 that names the field.
-fn declared(
-    function: &Fields<'_, Declared>,
-    path: String,
-    parameters: Option<&Value>,
-) -> Result<Tool, ApiError> {
+fn declared(function: &Fields<'_, Declared>, path: String, given: Option<&Value>) -> Result<Tool, ApiError> {
     let name = name(function)?;
-    let parameters = match parameters {
+    let mut parameters = match given {
         // Some languages encode an empty object as an empty list.
-        Some(Value::Array(list)) if list.is_empty() => json!({ "type": "object", "properties": {} }),
-        None => json!({ "type": "object", "properties": {} }),
+        Some(Value::Array(list)) if list.is_empty() => json!({}),
+        None => json!({}),
         Some(schema @ Value::Object(_)) => present(schema.clone()),
         Some(other) => return Err(ApiError::field(path, "an object", other)),
     };
+    // Without a schema, or with `properties` that are null, there are no parameters.
+    let has_none = given.and_then(|schema| schema.get("properties")) == Some(&Value::Null);
+    if has_none || parameters.as_object().is_some_and(Map::is_empty) {
+        parameters["type"] = json!("object");
+        parameters["properties"] = json!({});
+    }
     Ok(Tool {
         name: name.to_owned(),
         description: function.description()?.map(str::to_owned),
@@ -321,6 +323,26 @@ mod tests {
         let ollama =
             json!({ "tools": [{ "type": "function", "function": { "name": "f", "parameters": schema } }] });
         assert_eq!(ToolConfig::plain(&fields(&ollama)).unwrap().tools, chat.tools);
+    }
+
+    #[test]
+    fn tools_without_parameters_have_an_empty_object() {
+        let empty = json!({ "type": "object", "properties": {} });
+        let null = json!({ "type": "object", "properties": null });
+        for schema in [json!(null), json!({}), json!([]), json!({ "type": null }), null, empty.clone()] {
+            let function = json!({ "name": "f", "parameters": schema });
+            let chat = json!({ "tools": [{ "type": "function", "function": function }] });
+            let messages = json!({ "tools": [{ "name": "f", "input_schema": schema }] });
+            for read in [ToolConfig::chat(&fields(&chat)), ToolConfig::messages(&fields(&messages))] {
+                assert_eq!(read.unwrap().tools[0].parameters, empty, "{schema}");
+            }
+        }
+        let omitted = json!({ "tools": [{ "name": "f" }] });
+        assert_eq!(ToolConfig::messages(&fields(&omitted)).unwrap().tools[0].parameters, empty);
+        // Any object is allowed where the schema says so.
+        let open = json!({ "tools": [{ "name": "f", "input_schema": { "type": "object" } }] });
+        let open = ToolConfig::messages(&fields(&open)).unwrap();
+        assert_eq!(open.tools[0].parameters, json!({ "type": "object" }));
     }
 
     #[test]

@@ -471,6 +471,9 @@ fn grammar_constrains_the_text() {
     assert_eq!(by_file.stdout, said.stdout);
     let several = run(&["-p", "Well?", "-jf", schema.to_str().unwrap(), "-n", "60", "-s", "1", "-np", "2"]);
     assert!(several.status.success(), "{}", text(&several.stderr));
+    let closed = r#"{"properties": {"a": {"enum": ["x"]}}, "required": ["a"]}"#;
+    let object = run(&["-p", "Well?", "-j", closed, "-n", "60", "-s", "1"]);
+    assert_eq!(text(&object.stdout).replace(' ', ""), r#"{"a":"x"}"#);
     for sequence in text(&several.stdout).split("sequence").skip(1) {
         let json = sequence.split_once(':').unwrap().1;
         let list: Vec<bool> = serde_json::from_str(json).unwrap_or_else(|err| panic!("{json}: {err}"));

@@ -93,6 +93,38 @@ const TRIALS: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "objects whose schema does not mention further properties",
+        &[
+            "src/grammar/schema/tests.rs::objects_have_the_properties_that_are_named",
+            "src/grammar/schema/tests.rs::schemas_of_one_object_share_their_names",
+            "tests/cli/serve/structured.rs::every_kind_of_grammar_is_enforced",
+            "tests/cli/serve/dialects.rs::schemas_and_reasoning_work_in_every_api",
+            "tests/cli/serve/grpc.rs::grpc_answers_equal_http_answers",
+            "tests/cli/run.rs::grammar_constrains_the_text",
+        ],
+    ),
+    (
+        "tools without parameters",
+        &[
+            "src/serve/tool_config.rs::tools_without_parameters_have_an_empty_object",
+            "tests/cli/serve/structured.rs::tools_without_parameters_are_called_without_arguments",
+        ],
+    ),
+    (
+        "schemas of answers that cannot be enforced, and thousands of references",
+        &[
+            "src/grammar/schema/tests.rs::thousands_of_references_are_enforced",
+            "src/grammar/schema/tests.rs::unions_of_definitions_are_told_apart",
+            "tests/cli/serve/structured.rs::unenforceable_forms_of_answers_are_refused",
+            "tests/cli/serve/grpc.rs::grpc_refuses_invalid_requests_by_field",
+        ],
+    ),
+    (
+        "a schema next to the type of a response format",
+        &["tests/cli/serve/structured.rs::every_kind_of_grammar_is_enforced"],
+    ),
+    ("texts in logit_bias", &["tests/cli/serve/hostile.rs::values_out_of_range_are_refused"]),
+    (
         "redundant slashes in paths",
         &[
             "src/serve/api/mod.rs::paths_have_no_empty_parts",

@@ -1,14 +1,28 @@
-//! Normalises JSON schemas before compilation: drops keywords that assert nothing, and resolves references
-//! within the schema. Unsupported keywords are reported, and ignored if the schema is not strict.
+//! Normalises JSON schemas before compilation: drops keywords that assert nothing, resolves references within
+//! the schema, and closes objects ([`closing`]). Unsupported keywords are reported; some are left out if the
+//! schema is not strict.
+
+mod choices;
+mod closing;
+mod owner;
+
+use std::collections::HashMap;
 
 use serde_json::{Map, Value, json};
+
+use closing::{Around, Place, given};
+pub use owner::Owner;
 
 use super::{GrammarError, Limits, Space, at_most};
 
 /// Deepest nesting of lists and objects in a schema, as in `serde_json`.
 const MOST_LEVELS: usize = 128;
-/// Maximum total depth of a schema and everything it refers to: each level takes stack.
-const MOST_LEVELS_IN_ALL: usize = 2000;
+/// Maximum total depth of a schema and everything it refers to: each level takes stack, less than 5 kB. A
+/// browser has less.
+const MOST_LEVELS_IN_ALL: usize = if cfg!(target_arch = "wasm32") { 2000 } else { 20_000 };
+
+/// Types of JSON values, as `type` names them.
+const TYPES: &[&str] = &["null", "boolean", "number", "integer", "string", "array", "object"];
 
 /// Assertions of JSON Schema that the parser cannot enforce.
 const NOT_SUPPORTED: &[&str] = &[
@@ -83,16 +97,6 @@ const FORMATS: &[&str] =
 /// A bound at least this far from 0 excludes nothing: numbers are never that long.
 const FARTHEST_BOUND: i64 = 1_000_000_000_000_000_000;
 
-/// Owner of a schema, and how to treat what cannot be enforced.
-#[derive(Clone, Debug)]
-pub struct Owner {
-    /// Name of the tool whose arguments it describes.
-    pub tool: Option<String>,
-    /// Position in a larger schema, as a JSON pointer with `#`.
-    pub at: String,
-    pub strict: bool,
-}
-
 /// A schema in the parser's form.
 #[derive(Clone, Debug)]
 pub struct Schema {
@@ -105,58 +109,14 @@ pub struct Schema {
     pub notes: Vec<String>,
 }
 
-impl Owner {
-    /// Owner of a standalone schema.
-    pub fn alone(strict: bool) -> Self {
-        Self { tool: None, at: "#".to_owned(), strict }
-    }
-
-    /// Owner given in the `x-guidance` of a schema within Lark.
-    pub fn of(schema: &Value) -> Self {
-        let said = schema.get("x-guidance").unwrap_or(&Value::Null);
-        let text = |name: &str| said.get(name).and_then(Value::as_str).map(str::to_owned);
-        Self {
-            tool: text("tool"),
-            at: text("at").unwrap_or_else(|| "#".to_owned()),
-            strict: said.get("lenient") != Some(&Value::Bool(true)),
-        }
-    }
-
-    pub fn says(&self, what: &str) -> String {
-        match &self.tool {
-            Some(tool) => format!("the tool `{tool}`: {what}"),
-            None => what.to_owned(),
-        }
-    }
-
-    /// Records that a keyword is not enforced.
-    ///
-    /// # Errors
-    /// [`GrammarError::Keyword`] if the schema is strict.
-    pub fn leave_out(
-        &self,
-        keyword: &str,
-        at: &str,
-        why: &str,
-        notes: &mut Vec<String>,
-    ) -> Result<(), GrammarError> {
-        if self.strict {
-            let (keyword, at, why) = (keyword.to_owned(), at.to_owned(), why.to_owned());
-            return Err(GrammarError::Keyword { tool: self.tool.clone(), keyword, at, why });
-        }
-        notes.push(self.says(&format!("`{keyword}` at {at} is not enforced: {why}")));
-        Ok(())
-    }
-}
-
 impl Schema {
-    /// Reads a schema. If it is too large but not strict, only its type is kept.
+    /// Reads a schema. If it is too large but lenient, only its type is kept.
     ///
     /// # Errors
-    /// [`GrammarError`] if the schema is strict.
+    /// [`GrammarError`] if the schema is not lenient.
     pub fn read(value: &Value, owner: Owner, limits: &Limits) -> Result<Self, GrammarError> {
         match Self::tidied(value, &owner, limits) {
-            Err(err) if !owner.strict => {
+            Err(err) if owner.is_lenient() => {
                 let mut schema = Self { owner, root: value.clone(), defs: Vec::new(), notes: Vec::new() };
                 schema.keep_only_type(&err.to_string());
                 Ok(schema)
@@ -170,16 +130,17 @@ impl Schema {
         if !(value.is_object() || value.is_boolean()) {
             return Err(GrammarError::Invalid("a JSON schema must be an object or a boolean".to_owned()));
         }
-        let mut tidy = Tidy { whole: value, owner, targets: Vec::new(), notes: Vec::new() };
-        let root = match tidy.schema(value, &owner.at)? {
+        let (targets, known, notes) = (Vec::new(), HashMap::new(), Vec::new());
+        let mut tidy = Tidy { whole: value, owner, targets, known, notes, n_names: 0 };
+        let root = match tidy.schema(value, &owner.at, &Around::default())? {
             Value::Bool(true) => json!({}),
             root => root,
         };
         let mut defs: Vec<(String, Value)> = Vec::new();
-        while let Some((pointer, target)) = tidy.targets.get(defs.len()).cloned() {
+        while let Some((pointer, target, around)) = tidy.targets.get(defs.len()).cloned() {
             at_most("different references", tidy.targets.len(), limits.references)?;
             let at = format!("#{pointer}");
-            let def = tidy.schema(target, &at)?;
+            let def = tidy.schema(target, &at, &around)?;
             defs.push((at, def));
         }
         let parts = || defs.iter().map(|(_, def)| def).chain([&root]);
@@ -199,6 +160,12 @@ impl Schema {
     pub fn n_bytes(&self) -> usize {
         let parts = self.defs.iter().map(|(_, def)| def).chain([&self.root]);
         parts.map(|part| part.to_string().len()).sum()
+    }
+
+    /// Bytes of the values of `const`, `enum` and `pattern`, which become terminals.
+    pub fn n_bytes_of_constants(&self) -> usize {
+        let parts = self.defs.iter().map(|(_, def)| def).chain([&self.root]);
+        parts.map(of_constants).sum()
     }
 
     /// Returns the schema with all reference targets, for the parser.
@@ -222,17 +189,21 @@ pub fn with_defs(mut root: Value, defs: impl Iterator<Item = Value>, space: Spac
 struct Tidy<'a> {
     whole: &'a Value,
     owner: &'a Owner,
-    /// Targets of references, with their JSON pointers.
-    targets: Vec<(String, &'a Value)>,
+    /// Targets of references, with their JSON pointers and what is around the references.
+    targets: Vec<(String, &'a Value, Around<'a>)>,
+    /// Indices of `targets`.
+    known: HashMap<(String, Around<'a>), usize>,
     notes: Vec<String>,
+    /// Number of names that were read to close objects.
+    n_names: usize,
 }
 
-impl Tidy<'_> {
+impl<'a> Tidy<'a> {
     fn leave_out(&mut self, keyword: &str, at: &str, why: &str) -> Result<Option<Value>, GrammarError> {
         self.owner.leave_out(keyword, at, why, &mut self.notes).map(|()| None)
     }
 
-    fn schema(&mut self, value: &Value, at: &str) -> Result<Value, GrammarError> {
+    fn schema(&mut self, value: &'a Value, at: &str, around: &Around<'a>) -> Result<Value, GrammarError> {
         let object = match value {
             Value::Object(object) => object,
             Value::Bool(_) => return Ok(value.clone()),
@@ -241,15 +212,40 @@ impl Tidy<'_> {
             Value::Array(list) if list.is_empty() => return Ok(json!({})),
             _ => {
                 let (above, keyword) = at.rsplit_once('/').unwrap_or(("#", at));
-                self.leave_out(keyword, above, "a schema must be an object or a boolean")?;
+                let why = "a schema must be an object or a boolean";
+                if !self.owner.is_lenient() {
+                    return Err(self.owner.refuses(keyword, above, why));
+                }
+                self.leave_out(keyword, above, why)?;
                 return Ok(json!({}));
             }
         };
+        let place = self.place(object, around)?;
         let mut tidied = Map::new();
+        if implies_object(object) {
+            tidied.insert("type".to_owned(), "object".into());
+        }
         for (key, value) in object.iter().filter(|(key, value)| !value.is_null() || *key == "const") {
-            if let Some(value) = self.keyword(key, value, object, at)? {
-                tidied.insert(key.clone(), value);
+            let Some(value) = self.keyword(key, value, object, at, &place)? else { continue };
+            let key = match (key.as_str(), object.get(key)) {
+                ("oneOf", Some(Value::Array(list)))
+                    if given(object, "anyOf").is_none()
+                        && self.exclude_each_other(list, &place.around(key, 0)) =>
+                {
+                    "anyOf"
+                }
+                (key, _) => key,
+            };
+            tidied.insert(key.to_owned(), value);
+        }
+        if let Some(names) = place.closed {
+            let properties = tidied.entry("properties").or_insert_with(|| json!({}));
+            if let Value::Object(properties) = properties {
+                for name in names {
+                    properties.entry(name).or_insert(Value::Bool(true));
+                }
             }
+            tidied.insert("additionalProperties".to_owned(), false.into());
         }
         Ok(tidied.into())
     }
@@ -258,12 +254,16 @@ impl Tidy<'_> {
     fn keyword(
         &mut self,
         key: &str,
-        value: &Value,
-        object: &Map<String, Value>,
+        value: &'a Value,
+        object: &'a Map<String, Value>,
         at: &str,
+        place: &Place<'a>,
     ) -> Result<Option<Value>, GrammarError> {
         if NOT_SUPPORTED.contains(&key) {
-            return match excludes_nothing(key, value, object) {
+            let is_closed = key == "unevaluatedProperties"
+                && *value == Value::Bool(false)
+                && (place.closed.is_some() || given(object, "additionalProperties").is_some());
+            return match is_closed || excludes_nothing(key, value, object) {
                 true => Ok(None),
                 false => self.leave_out(key, at, "it is not supported"),
             };
@@ -273,11 +273,14 @@ impl Tidy<'_> {
         }
         let fits = |value: &Value| fits(object.get("type"), value);
         Ok(Some(match (key, value) {
-            (key, _) if OF_SCHEMAS.contains(&key) => return self.schemas(key, value, at),
+            (key, _) if OF_SCHEMAS.contains(&key) => return self.schemas(key, value, at, place),
             ("$ref", _) => {
                 let reference = value.as_str().ok_or_else(|| "a reference must be a string".to_owned());
-                match reference.and_then(|reference| self.refer(reference)) {
-                    Ok(number) => format!("#/$defs/{number}").into(),
+                match reference.and_then(|reference| self.resolve(reference)) {
+                    Ok((pointer, target)) => {
+                        let around = self.needed(target, place.around(key, 0))?;
+                        format!("#/$defs/{}", self.refer(pointer, target, around)).into()
+                    }
                     Err(why) => return self.leave_out(key, at, &why),
                 }
             }
@@ -285,6 +288,9 @@ impl Tidy<'_> {
                 let note = format!("`format` at {at} is an annotation: unknown format {value}");
                 self.notes.push(self.owner.says(&note));
                 return Ok(None);
+            }
+            ("enum", _) if value.as_array().is_none_or(Vec::is_empty) && !self.owner.is_lenient() => {
+                return Err(self.owner.refuses(key, at, "it must be a list of values"));
             }
             ("enum", Value::Array(list)) if !list.is_empty() && !list.iter().any(fits) => {
                 return self.leave_out(key, at, "none of its values has the schema's `type`");
@@ -303,16 +309,24 @@ impl Tidy<'_> {
         }))
     }
 
-    fn schemas(&mut self, key: &str, value: &Value, at: &str) -> Result<Option<Value>, GrammarError> {
+    fn schemas(
+        &mut self,
+        key: &str,
+        value: &'a Value,
+        at: &str,
+        place: &Place<'a>,
+    ) -> Result<Option<Value>, GrammarError> {
         let at = format!("{at}/{key}");
         Ok(Some(match value {
+            // An empty object, as some languages write it.
+            Value::Array(list) if list.is_empty() && key == "properties" => json!({}),
             Value::Array(list) if list.is_empty() && OF_NAMED_SCHEMAS.contains(&key) => return Ok(None),
             Value::Array(list) if list.is_empty() && key == "items" => return Ok(None),
             Value::Object(named) if OF_NAMED_SCHEMAS.contains(&key) => {
                 let mut tidied = Map::new();
                 for (name, schema) in named {
                     let at = format!("{at}/{}", escaped(name));
-                    tidied.insert(name.clone(), self.schema(schema, &at)?);
+                    tidied.insert(name.clone(), self.schema(schema, &at, &Around::default())?);
                 }
                 tidied.into()
             }
@@ -321,18 +335,27 @@ impl Tidy<'_> {
             Value::Array(list) if !key.starts_with("additional") => {
                 let tidied = list.iter().enumerate();
                 tidied
-                    .map(|(i, schema)| self.schema(schema, &format!("{at}/{i}")))
+                    .map(|(i, schema)| self.schema(schema, &format!("{at}/{i}"), &place.around(key, i)))
                     .collect::<Result<_, _>>()?
             }
             schema if !matches!(key, "allOf" | "anyOf" | "oneOf" | "prefixItems") => {
-                self.schema(schema, &at)?
+                self.schema(schema, &at, &Around::default())?
             }
             other => other.clone(),
         }))
     }
 
-    /// Index of a reference's target, or the reason why there is none.
-    fn refer(&mut self, reference: &str) -> Result<usize, String> {
+    /// Index of a reference's target among the definitions.
+    fn refer(&mut self, pointer: String, target: &'a Value, around: Around<'a>) -> usize {
+        let Self { targets, known, .. } = self;
+        *known.entry((pointer, around)).or_insert_with_key(|(pointer, around)| {
+            targets.push((pointer.clone(), target, around.clone()));
+            targets.len() - 1
+        })
+    }
+
+    /// Target of a reference with its JSON pointer, or the reason why there is none.
+    fn resolve(&self, reference: &str) -> Result<(String, &'a Value), String> {
         let within = "only references within the schema are supported, such as `#/$defs/name`";
         // Before the `#`, the schema's own id is allowed.
         let name = self.whole.get("$id").and_then(Value::as_str).unwrap_or_default();
@@ -345,13 +368,14 @@ impl Tidy<'_> {
             pointer => whole.pointer(pointer).map(|target| (pointer.to_owned(), target)),
         };
         let found = find(&decoded).or_else(|| find(pointer));
-        let (pointer, target) = found.ok_or_else(|| format!("there is nothing at `{reference}`"))?;
-        let known = self.targets.iter().position(|(one, _)| *one == pointer);
-        Ok(known.unwrap_or_else(|| {
-            self.targets.push((pointer, target));
-            self.targets.len() - 1
-        }))
+        found.ok_or_else(|| format!("there is nothing at `{reference}`"))
     }
+}
+
+/// True if a schema without `type` describes an object: it has `properties`.
+fn implies_object(schema: &Map<String, Value>) -> bool {
+    let has = |key| given(schema, key).is_some();
+    has("properties") && !has("type") && !has("enum") && !schema.contains_key("const")
 }
 
 /// Depth of nested lists and objects.
@@ -362,6 +386,23 @@ fn levels(value: &Value, above: usize) -> Result<usize, GrammarError> {
         Value::Array(items) => Ok(1 + items.iter().try_fold(0, deeper)?),
         Value::Object(object) => Ok(1 + object.values().try_fold(0, deeper)?),
         _ => Ok(0),
+    }
+}
+
+fn of_constants(schema: &Value) -> usize {
+    let size = |(key, value): (&String, &Value)| match key.as_str() {
+        "const" | "enum" | "pattern" => value.to_string().len(),
+        "properties" => value.as_object().into_iter().flatten().map(|(_, value)| of_constants(value)).sum(),
+        "patternProperties" => {
+            let all = value.as_object().into_iter().flatten();
+            all.map(|(pattern, value)| pattern.len() + of_constants(value)).sum()
+        }
+        _ => of_constants(value),
+    };
+    match schema {
+        Value::Object(object) => object.iter().map(size).sum(),
+        Value::Array(list) => list.iter().map(of_constants).sum(),
+        _ => 0,
     }
 }
 
@@ -413,7 +454,7 @@ pub fn names_types(schema: &Value) -> bool {
 }
 
 fn is_type(name: &str) -> bool {
-    ["null", "boolean", "number", "integer", "string", "array", "object"].contains(&name)
+    TYPES.contains(&name)
 }
 
 /// True if a value has one of `kinds`, the value of `type`.

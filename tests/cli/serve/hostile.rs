@@ -127,6 +127,11 @@ fn values_out_of_range_are_refused() {
                 json!({ "99999999": 1 }),
                 json!({ "1": "much" }),
                 json!([[99_999_999, 1]]),
+                // More tokens than are allowed, although there are few entries.
+                json!([["ab ".repeat(2000), 1]]),
+                json!(vec![json!(["ab ".repeat(400), 1]); 3]),
+                json!([["a".repeat(1 << 20), 1]]),
+                (0..1025).map(|id| (id.to_string(), json!(1))).collect(),
             ],
         ),
         ("n", vec![json!(0), json!(SLOTS + 1), json!(1_000_000_000), json!(-1)]),

@@ -19,11 +19,10 @@ fn content(answer: &Value) -> &str {
 #[test]
 fn every_kind_of_grammar_is_enforced() {
     let server = TestServer::start(|_| ());
-    let schema = json!({ "type": "object", "properties": { "a": { "enum": [1, 2] } }, "required": ["a"],
-        "additionalProperties": false });
+    let schema = json!({ "type": "object", "properties": { "a": { "enum": [1, 2] } }, "required": ["a"] });
     let is_schema = |text: &str| {
         let json: Value = serde_json::from_str(text).unwrap_or_default();
-        json["a"] == 1 || json["a"] == 2
+        json == json!({ "a": 1 }) || json == json!({ "a": 2 })
     };
     let is_word = |text: &str| text == "yes" || text == "no";
     type Check<'a> = &'a dyn Fn(&str) -> bool;
@@ -33,6 +32,11 @@ fn every_kind_of_grammar_is_enforced() {
             &is_schema,
         ),
         (json!({ "response_format": { "type": "json_object", "schema": schema } }), &is_schema),
+        (json!({ "response_format": { "type": "json_schema", "schema": schema } }), &is_schema),
+        (
+            json!({ "response_format": { "type": "json_object", "json_schema": { "schema": schema } } }),
+            &is_schema,
+        ),
         (json!({ "json_schema": schema }), &is_schema),
         (json!({ "guided_json": schema.to_string() }), &is_schema),
         (json!({ "structured_outputs": { "json": schema } }), &is_schema),
@@ -96,8 +100,8 @@ fn every_token_of_structured_text_is_listed() {
     assert!(text.ends_with(answer["response"].as_str().unwrap()), "{text}: {answer}");
 }
 
-/// A schema that is not strict never fails a request, in any API. A strict one that cannot be enforced is
-/// refused with the name of its tool, the place and the keyword.
+/// A keyword that limits single values never fails a request whose schema is not strict, in any API. In a
+/// strict one that cannot be enforced it is refused with the name of its tool, the place and the keyword.
 #[test]
 fn unenforceable_schemas_fail_only_if_strict() {
     let server = TestServer::with_engine(engine(1024), |_| ());
@@ -113,7 +117,6 @@ fn unenforceable_schemas_fail_only_if_strict() {
         json!({ "type": "object", "properties": null }),
         json!({ "type": "object", "properties": {}, "required": null }),
         json!({ "type": "object", "properties": [] }),
-        json!({ "type": null, "properties": { "a": { "$ref": "#/$defs/none" } } }),
         json!([]),
     ];
     let chat_tool = |schema: &Value, strict: bool| {
@@ -157,6 +160,65 @@ fn unenforceable_schemas_fail_only_if_strict() {
         "schema": pattern } });
     let error = server.post("/v1/chat/completions", &chat(json!({ "response_format": format }))).error(400);
     assert!(error["message"].as_str().unwrap().contains("`pattern` at #/properties/a"), "{error}");
+}
+
+/// The form that the schema of an answer describes is enforced, or the request is refused with the reason, in
+/// every API. The schema of a tool is softened, since it comes with others.
+#[test]
+fn unenforceable_forms_of_answers_are_refused() {
+    let server = TestServer::with_engine(engine(1024), |_| ());
+    let schema = json!({ "type": "object", "properties": { "a": { "$ref": "#/$defs/none" } } });
+    let user = json!([{ "role": "user", "content": "Go." }]);
+    let tool = json!({ "type": "function", "function": { "name": "f", "parameters": schema } });
+    let format = json!({ "type": "json_schema", "schema": schema });
+    let named = json!({ "type": "json_schema", "json_schema": { "schema": schema } });
+    let (chat_path, native) = ("/v1/chat/completions", json!({ "prompt": "A", "n_predict": 2 }));
+    let of_native = |field: &str, value: &Value| {
+        let mut body = native.clone();
+        body[field] = value.clone();
+        body
+    };
+    let refused = [
+        (chat_path, "response_format", chat(json!({ "response_format": named }))),
+        (chat_path, "response_format", chat(json!({ "response_format": format }))),
+        (chat_path, "response_format", chat(json!({ "response_format": named, "tools": [tool] }))),
+        (chat_path, "guided_json", chat(json!({ "guided_json": schema }))),
+        (chat_path, "structured_outputs.json", chat(json!({ "structured_outputs": { "json": schema } }))),
+        ("/v1/completions", "response_format", of_native("response_format", &named)),
+        ("/completion", "json_schema", of_native("json_schema", &schema)),
+        (
+            "/v1/messages",
+            "output_config.format.schema",
+            json!({ "messages": user, "max_tokens": 2, "output_config": { "format": format } }),
+        ),
+        ("/v1/responses", "text.format", json!({ "input": "Go.", "text": { "format": format } })),
+        ("/api/chat", "format", json!({ "messages": user, "stream": false, "format": schema })),
+        ("/api/generate", "format", json!({ "prompt": "Go.", "stream": false, "format": schema })),
+    ];
+    for (path, field, body) in refused {
+        let answer = server.post(path, &body);
+        let why = "`$ref` at #/properties/a, which cannot be enforced: there is nothing at `#/$defs/none`";
+        assert_eq!(answer.status, 400, "{path}: {body}");
+        assert!(answer.text.contains(why) && answer.text.contains(field), "{path}: {}", answer.text);
+    }
+    let loose = chat(json!({ "tools": [tool], "max_tokens": 2 }));
+    assert_eq!(server.post(chat_path, &loose).status, 200);
+}
+
+/// A function without parameters has no arguments.
+#[test]
+fn tools_without_parameters_are_called_without_arguments() {
+    let server = TestServer::with_engine(engine(1024), |_| ());
+    let less = server.post("/tokenize", &json!({ "content": "<" })).ok()["tokens"][0].to_string();
+    for parameters in [json!(null), json!({})] {
+        let function = json!({ "name": "ping", "parameters": parameters });
+        let body = chat(json!({ "tools": [{ "type": "function", "function": function }],
+            "tool_choice": "required", "parallel_tool_calls": false, "logit_bias": { &less: -100 } }));
+        let answer = server.post("/v1/chat/completions", &body).ok();
+        let call = &answer["choices"][0]["message"]["tool_calls"][0]["function"];
+        let arguments: Value = serde_json::from_str(call["arguments"].as_str().unwrap()).unwrap();
+        assert_eq!(arguments, json!({}), "{answer}");
+    }
 }
 
 #[test]

@@ -1,0 +1,117 @@
+//! Finds a `oneOf` that means the same as `anyOf`, since no value fits two of its schemas. The parser finds
+//! this without references; here they are followed, as in the unions of pydantic.
+
+use serde_json::{Map, Value};
+
+use super::closing::{Around, closes, given};
+use super::{Tidy, number};
+
+/// Longest list of schemas that are compared with each other.
+const MOST_CHOICES: usize = 500;
+/// Longest chain of references that is followed.
+const MOST_LINKS: usize = 16;
+
+impl<'a> Tidy<'a> {
+    /// True if no value fits two of these schemas; `around` is what is around each.
+    pub fn exclude_each_other(&self, list: &'a [Value], around: &Around<'a>) -> bool {
+        let followed: Vec<&Value> = list.iter().map(|one| self.follow(one)).collect();
+        let excludes =
+            |i: usize| followed[..i].iter().all(|other| self.are_disjoint(followed[i], other, around));
+        list.len() <= MOST_CHOICES && (0..list.len()).all(excludes)
+    }
+
+    /// The target of a schema that is only a reference.
+    fn follow(&self, mut schema: &'a Value) -> &'a Value {
+        for _ in 0..MOST_LINKS {
+            let is_type = |key: &str| ["type", "const", "enum", "properties"].contains(&key);
+            let Some(object) = schema.as_object().filter(|object| !object.keys().any(|key| is_type(key)))
+            else {
+                break;
+            };
+            let reference = object.get("$ref").and_then(Value::as_str);
+            let Some(Ok((_, target))) = reference.map(|reference| self.resolve(reference)) else { break };
+            schema = target;
+        }
+        schema
+    }
+
+    fn are_disjoint(&self, one: &'a Value, other: &'a Value, around: &Around<'a>) -> bool {
+        if *one == Value::Bool(false) || *other == Value::Bool(false) {
+            return true;
+        }
+        let (Some(one), Some(other)) = (one.as_object(), other.as_object()) else { return false };
+        if differ(one, other) {
+            return true;
+        }
+        let are_objects = [one, other].iter().all(|schema| kinds(schema) == ["object"]);
+        are_objects && (self.tells_apart(one, other, around) || self.tells_apart(other, one, around))
+    }
+
+    /// True if a property that `one` requires cannot be that of `other`.
+    fn tells_apart(
+        &self,
+        one: &'a Map<String, Value>,
+        other: &'a Map<String, Value>,
+        around: &Around<'a>,
+    ) -> bool {
+        let property = |of: &'a Map<String, Value>, name: &str| {
+            let property = of.get("properties").and_then(|all| all.get(name));
+            property.map(|schema| self.follow(schema))
+        };
+        let is_named = |name: &str| {
+            let mut required = other.get("required").and_then(Value::as_array).into_iter().flatten();
+            required.any(|required| required == name)
+        };
+        let required = one.get("required").and_then(Value::as_array).into_iter().flatten();
+        required.filter_map(Value::as_str).any(|name| match (property(one, name), property(other, name)) {
+            (Some(Value::Object(one)), Some(Value::Object(other))) => differ(one, other),
+            (Some(_), None) => {
+                let combines = ["$ref", "allOf", "anyOf", "oneOf"].iter().any(|key| other.contains_key(*key));
+                closes(other) && !combines && !is_named(name) && around.excludes(name)
+            }
+            _ => false,
+        })
+    }
+}
+
+/// True if the types or the constants of two schemas have nothing in common.
+fn differ(one: &Map<String, Value>, other: &Map<String, Value>) -> bool {
+    let is_same = |one: &Value, other: &Value| {
+        one == other || (one.is_number() && other.is_number() && number(one) == number(other))
+    };
+    if let (Some(one), Some(other)) = (constants(one), constants(other)) {
+        return !one.iter().any(|one| other.iter().any(|other| is_same(one, other)));
+    }
+    let plain = |kind: &'static str| if kind == "integer" { "number" } else { kind };
+    let (one, other) = (kinds(one), kinds(other));
+    let is_common = |kind: &&'static str| other.iter().any(|other| plain(other) == plain(kind));
+    !one.is_empty() && !other.is_empty() && !one.iter().any(is_common)
+}
+
+fn constants(schema: &Map<String, Value>) -> Option<Vec<&Value>> {
+    match (schema.get("const"), given(schema, "enum")) {
+        (Some(only), _) => Some(vec![only]),
+        (None, Some(Value::Array(list))) => Some(list.iter().collect()),
+        _ => None,
+    }
+}
+
+/// Types of the values of a schema; empty if it does not say.
+fn kinds(schema: &Map<String, Value>) -> Vec<&'static str> {
+    let known = |name: &Value| super::TYPES.iter().copied().find(|kind| name == kind);
+    let of_value = |value: &Value| match value {
+        Value::Null => "null",
+        Value::Bool(_) => "boolean",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    };
+    match (given(schema, "type"), constants(schema)) {
+        (Some(Value::Array(kinds)), _) => kinds.iter().filter_map(known).collect(),
+        (Some(kind), _) => known(kind).into_iter().collect(),
+        (None, Some(constants)) => constants.into_iter().map(of_value).collect(),
+        (None, None) if super::implies_object(schema) => vec!["object"],
+        (None, None) => Vec::new(),
+    }
+}
