@@ -37,7 +37,7 @@ impl Said {
     }
 }
 
-fn weather() -> Tool {
+pub fn weather() -> Tool {
     let parameters = json!({
         "type": "object",
         "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
