@@ -106,6 +106,11 @@ impl<'v, R> Fields<'v, R> {
         self.any.path(name)
     }
 
+    /// True if the field `name` is present and null.
+    pub fn is_null(&self, name: &str) -> bool {
+        self.any.map.is_some_and(|map| map.get(name).is_some_and(Value::is_null))
+    }
+
     /// The object itself.
     pub fn value(&self) -> Value {
         Value::Object(self.any.map.cloned().unwrap_or_default())

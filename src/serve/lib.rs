@@ -40,6 +40,7 @@ mod options;
 mod page;
 mod pooled;
 mod prompts;
+mod results;
 mod sampling;
 mod server;
 mod slots;

@@ -7,6 +7,7 @@ use super::error::ApiError;
 use super::fields::{Fields, missing, request};
 use super::kinds::{Any, Bool, Dict, Entries, List, Object, Only, Text, TextOr, Word};
 use super::model::Served;
+use super::results;
 use super::tool_config::ChatTools;
 use sterna_tokenizer::chat::{self, Extras, Prompt, ToolCall};
 use sterna_tools::Tool;
@@ -29,6 +30,7 @@ request! {
     /// A message of a conversation.
     pub struct Message {
         role: Word<&'static str>(ROLES) or missing("a role"),
+        /// Null is an empty text. In a tool's result, other values and parts become text.
         content: TextOr<ContentPart>(0),
         reasoning_content | reasoning | thinking: Text,
         tool_calls: List<Call>(CALLS),
@@ -252,13 +254,13 @@ pub fn message(fields: &Fields<'_, Message>) -> Result<chat::Message, ApiError> 
     fields.function_call()?;
     let tool_calls = fields.tool_calls()?.unwrap_or_default();
     let given = fields.content()?;
-    if given.is_none() && role != "assistant" {
-        return Err(ApiError::missing(&fields.path("content"), "a text or a list of parts"));
+    let path = fields.path("content");
+    if given.is_none() && !fields.is_null("content") && !matches!(role, "assistant" | "tool") {
+        return Err(ApiError::missing(&path, "a text or a list of parts"));
     }
-    let read = if role == "tool" { result } else { content };
     Ok(chat::Message {
         role: role.to_owned(),
-        content: read(&fields.path("content"), given)?,
+        content: if role == "tool" { results::text(&path, given) } else { content(&path, given)? },
         reasoning_content: fields.reasoning_content()?.map(str::to_owned),
         tool_calls: tool_calls.iter().map(|call| self::call(&call?)).collect::<Result<_, _>>()?,
         tool_call_id: fields.tool_call_id()?.map(str::to_owned),
@@ -317,54 +319,6 @@ pub fn extras(fields: &Fields<'_, TemplateFields>, thinking: Thinking) -> Result
     }
     variables.extend(fields.chat_template_kwargs()?.cloned().unwrap_or_default());
     Ok(Extras { tools: Vec::new(), variables })
-}
-
-/// Text in place of an image in a tool result: no model here can see.
-const UNSEEN: &str = "[There is an image here, which this model cannot see.]";
-/// Text in place of a file.
-const UNOPENED: &str = "[There is a file here, which this model cannot read.]";
-/// Text in place of content that only its author's servers can decrypt.
-const ENCRYPTED: &str = "[There is an encrypted text here, which this model cannot read.]";
-/// Types of parts in tool results that are not text, and the text that replaces them.
-const UNREAD: &[(&str, &str)] = &[
-    ("computer_screenshot", UNSEEN),
-    ("encrypted_content", ENCRYPTED),
-    ("file", UNOPENED),
-    ("image", UNSEEN),
-    ("image_url", UNSEEN),
-    ("input_file", UNOPENED),
-    ("input_image", UNSEEN),
-];
-
-/// Logs and returns the text that replaces an image at `name` of a request.
-pub fn unseen(name: &str) -> &'static str {
-    tracing::warn!(field = name, "a tool's result has an image, which is replaced by a note");
-    UNSEEN
-}
-
-/// Logs and returns the text that replaces a part at `name` of a request; `None` for parts that may be text.
-pub fn unread(name: &str, part: &Value) -> Option<&'static str> {
-    let kind = part.get("type")?;
-    let (_, sentence) = UNREAD.iter().find(|(known, _)| kind == known)?;
-    if *sentence == UNSEEN {
-        return Some(unseen(name));
-    }
-    tracing::warn!(field = name, "a tool's result has a part of type {kind}, which is replaced by a note");
-    Some(sentence)
-}
-
-/// The text of a tool result, as [`content`]. Notes replace images and files: the client that calls tools
-/// cannot know in advance what they return, and an error would end the conversation.
-///
-/// # Errors
-/// 400 for other kinds of parts.
-pub fn result(name: &str, value: Option<&Value>) -> Result<String, ApiError> {
-    let Some(Value::Array(parts)) = value else { return content(name, value) };
-    let seen = |part: &Value| match unread(name, part) {
-        Some(sentence) => json!({ "text": sentence }),
-        None => part.clone(),
-    };
-    content(name, Some(&parts.iter().map(seen).collect()))
 }
 
 /// The text of a message's content: a text, null, or parts, which are joined by newlines.

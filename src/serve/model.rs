@@ -153,7 +153,7 @@ impl Served {
             chats: engine.generates()
                 && template_source != TemplateSource::Fallback
                 && template.source().contains("role"),
-            syntax: Syntax::of_model(template.source(), |token| tokenizer.token_id(token).is_some()),
+            syntax: Syntax::of_template(&template, |token| tokenizer.token_id(token).is_some()),
             abilities: Abilities::of(&template),
             quantization: quantization(&engine),
             engine,

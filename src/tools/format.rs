@@ -1,6 +1,6 @@
 //! Tool call formats, and their detection from a chat template.
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::Tool;
 use sterna_tokenizer::chat::Message;
@@ -203,11 +203,14 @@ fn plain(message: &Message) -> Message {
     match message.role.as_str() {
         "tool" => Message::new("user", answer(message)),
         "assistant" if !message.tool_calls.is_empty() => {
-            let calls = message.tool_calls.iter().map(|call| {
-                let arguments = serde_json::from_str::<Value>(&call.arguments);
-                json!({ "name": call.name, "arguments": arguments.unwrap_or_else(|_| json!(call.arguments)) })
-            });
-            Message::new("assistant", json!({ "tool_calls": calls.collect::<Vec<_>>() }).to_string())
+            let calls = message.tool_calls.iter();
+            let calls = calls.map(|call| json!({ "name": call.name, "arguments": call.json() }));
+            let calls = json!({ "tool_calls": calls.collect::<Vec<_>>() }).to_string();
+            let content = match message.content.is_empty() {
+                true => calls,
+                false => format!("{}\n{calls}", message.content),
+            };
+            Message { content, tool_calls: Vec::new(), ..message.clone() }
         }
         _ => message.clone(),
     }

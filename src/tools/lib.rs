@@ -19,6 +19,8 @@ mod tagged;
 mod thoughts;
 
 #[cfg(test)]
+mod templates_tests;
+#[cfg(test)]
 mod tests;
 
 use serde_json::{Value, json};

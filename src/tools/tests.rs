@@ -37,7 +37,7 @@ impl Said {
     }
 }
 
-fn weather() -> Tool {
+pub fn weather() -> Tool {
     let parameters = json!({
         "type": "object",
         "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
@@ -561,6 +561,15 @@ fn generic_messages_tell_of_tools_and_calls() {
     let answers = "{\"tool_response\": \"rain\", \"name\": \"weather\"}\n{\"tool_response\": \"sun\"}";
     assert_eq!((shown[3].role.as_str(), shown[3].content.as_str(), shown.len()), ("user", answers, 4));
     assert_eq!(Format::Hermes.messages(&messages, &[]), messages);
+    let spoken = Message {
+        content: "I \"look\".".into(),
+        reasoning_content: Some("hm".into()),
+        ..messages[2].clone()
+    };
+    let shown = &Format::Generic.messages(&[spoken], &[])[0];
+    let (text, calls) = shown.content.split_once('\n').unwrap();
+    assert_eq!((text, shown.reasoning_content.as_deref()), ("I \"look\".", Some("hm")));
+    assert!(calls.starts_with("{\"tool_calls\"") && shown.tool_calls.is_empty(), "{calls}");
 }
 
 #[test]

@@ -96,6 +96,15 @@ impl Syntax {
         Self { calls, thoughts, shows_tools: calls.shows_tools(source) }
     }
 
+    /// Detects the syntax of a model from its template, as [`of_model`](Self::of_model). A template that raises
+    /// an exception for tools gets [`Format::Generic`].
+    pub fn of_template(template: &ChatTemplate, has_token: impl Fn(&str) -> bool) -> Self {
+        let syntax = Self::of_model(template.source(), has_token);
+        let is_refused =
+            !matches!(syntax.calls, Format::Generic | Format::Harmony) && template.refuses_tools();
+        if is_refused { Self { calls: Format::Generic, shows_tools: false, ..syntax } } else { syntax }
+    }
+
     /// Text to append to a prompt before a given answer: the header of the final channel, or the end of the
     /// reasoning that the template has opened.
     pub(super) fn opens_answer(self, prompt: &str) -> String {

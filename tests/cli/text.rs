@@ -118,6 +118,13 @@ fn chat_uses_the_given_template() {
         let output = chat(&["-n", "2", "--chat-template", file.to_str().unwrap()], messages);
         assert_eq!(output.status.code(), Some(code), "{messages}: {}", text(&output.stderr));
     }
+    // A template without a system role gets the system's words in the user's message.
+    let no_system = "{% if messages[0].role == 'system' or 'Be brief.' not in messages[0].content %}\
+                     {{ raise_exception('no system') }}{% endif %}Hi:";
+    std::fs::write(&file, no_system).unwrap();
+    let output =
+        chat(&["-n", "2", "-sys", "Be brief.", "--chat-template", file.to_str().unwrap()], "Hello\n");
+    assert!(output.status.success(), "{}", text(&output.stderr));
     for (name, want) in [("llama4", "bitnet, chatml, llama3"), ("", "built-in")] {
         let output = chat(&["--chat-template", name], "Hello\n");
         assert_eq!(output.status.code(), Some(1));

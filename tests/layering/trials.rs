@@ -174,6 +174,34 @@ const TRIALS: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "system messages that a chat template refuses or omits, and roles that do not alternate",
+        &[
+            "src/tokenizer/chat/tests.rs::refused_conversations_are_rendered_in_another_form",
+            "src/tools/templates_tests.rs::every_template_shows_every_word_of_agents",
+            "tests/cli/serve/histories.rs::system_reaches_templates_without_it_in_every_api",
+            "tests/cli/text.rs::chat_uses_the_given_template",
+        ],
+    ),
+    (
+        "ids of tool calls that a chat template refuses",
+        &["src/tokenizer/chat/tests.rs::ids_of_calls_become_short_where_others_are_refused"],
+    ),
+    (
+        "text of the assistant before a tool call",
+        &[
+            "src/tokenizer/chat/tests.rs::content_of_a_call_is_none_where_only_that_shows_the_call",
+            "src/tools/tests.rs::generic_messages_tell_of_tools_and_calls",
+        ],
+    ),
+    (
+        "tool results that are null, missing, not text, or of unknown types",
+        &[
+            "src/serve/results.rs::results_become_text",
+            "src/serve/api/anthropic/request.rs::blocks_of_tools_of_the_api_become_calls_and_results",
+            "tests/cli/serve/histories.rs::every_api_takes_any_result_of_a_tool",
+        ],
+    ),
+    (
         "documents, and images in tool results",
         &[
             "src/serve/api/anthropic/request.rs::documents_are_texts_and_images_of_tools_a_sentence",

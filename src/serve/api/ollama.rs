@@ -27,6 +27,7 @@ use crate::kinds::{Any, Array, Bool, Int, List, MOST, Object, Text};
 use crate::messages::{self, ChatPrompt, Continuation, MESSAGES, TemplateFields, Thinking};
 use crate::model::Served;
 use crate::prompts;
+use crate::results;
 use crate::sampling::{self, Generation, TOP_LOGPROBS};
 use crate::tool_config::{ToolConfig, Tools};
 use sterna_engine::{GenerateOptions, PickedToken, Stats};
@@ -186,7 +187,7 @@ fn chat_prompt(
             if said.role != "tool" {
                 return Err(no_images(images));
             }
-            said.content = format!("{}\n{}", said.content, messages::unseen(&images));
+            said.content = format!("{}\n{}", said.content, results::unseen(&images));
         }
         messages.push(said);
     }

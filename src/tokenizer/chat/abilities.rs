@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::{ChatTemplate, Extras, Message, ToolCall};
+use super::{ChatError, ChatTemplate, Extras, Message, ToolCall};
 
 /// Parts of a conversation that a template includes in the prompt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -20,31 +20,13 @@ pub struct Abilities {
 impl Abilities {
     /// Abilities of `template`. Content that it refuses or omits is not supported.
     pub fn of(template: &ChatTemplate) -> Self {
-        let user = Message::new("user", "a question");
-        let tool = json!({ "type": "function", "function": { "name": "shown_tool", "description": "does it",
-            "parameters": { "type": "object", "properties": { "x": { "type": "string" } } } } });
         let shows = |messages: &[Message], extras: &Extras, words: &[&str]| {
-            let text = template.render_with(messages, extras, false);
+            let text = template.render_as_is(messages, extras, false);
             text.is_ok_and(|text| words.iter().all(|word| text.contains(word)))
         };
-        let with_tool = Extras { tools: vec![tool], ..Extras::default() };
-        // Every template accepts ids of nine letters.
-        let names = [("shown_first", "callfirst"), ("shown_other", "callother")];
-        let shows_calls = |n: usize| {
-            let call = |(name, id): &(&str, &str)| {
-                let (id, name) = (Some((*id).to_owned()), (*name).to_owned());
-                ToolCall { id, name, arguments: r#"{"x": "a"}"#.to_owned() }
-            };
-            let calls: Vec<ToolCall> = names[..n].iter().map(call).collect();
-            let answers = calls.iter().map(|call| {
-                let (tool_call_id, name) = (call.id.clone(), Some(call.name.clone()));
-                Message { tool_call_id, name, ..Message::new("tool", "an answer") }
-            });
-            let answers: Vec<Message> = answers.collect();
-            let asked = Message { tool_calls: calls, ..Message::new("assistant", "") };
-            let words = names.map(|(name, _)| name);
-            shows(&[vec![user.clone(), asked], answers].concat(), &with_tool, &words[..n])
-        };
+        let (user, with_tool) = (Message::new("user", "a question"), with_tool());
+        let shows_calls =
+            |n: usize| shows(&talk_with_calls(n), &with_tool, &CALLED.map(|(name, _)| name)[..n]);
         let system = Message::new("system", "shown system");
         Self {
             system: shows(&[system, user.clone()], &Extras::default(), &["shown system"]),
@@ -53,6 +35,40 @@ impl Abilities {
             parallel_calls: shows_calls(2),
         }
     }
+}
+
+impl ChatTemplate {
+    /// True if the template raises an exception for tools, or for a conversation with a call and its result.
+    pub fn refuses_tools(&self) -> bool {
+        let refused = |messages: &[Message]| self.render_with(messages, &with_tool(), true);
+        let talk = talk_with_calls(1);
+        [&talk[..1], &talk].into_iter().any(|talk| matches!(refused(talk), Err(ChatError::Refused { .. })))
+    }
+}
+
+/// Names and ids of the calls in [`talk_with_calls`]. Every template accepts ids of nine letters.
+const CALLED: [(&str, &str); 2] = [("shown_first", "callfirst"), ("shown_other", "callother")];
+
+fn with_tool() -> Extras {
+    let tool = json!({ "type": "function", "function": { "name": "shown_tool", "description": "does it",
+        "parameters": { "type": "object", "properties": { "x": { "type": "string" } } } } });
+    Extras { tools: vec![tool], ..Extras::default() }
+}
+
+/// A question, `n` calls, and their results.
+fn talk_with_calls(n: usize) -> Vec<Message> {
+    let call = |(name, id): &(&str, &str)| {
+        let (id, name) = (Some((*id).to_owned()), (*name).to_owned());
+        ToolCall { id, name, arguments: r#"{"x": "a"}"#.to_owned() }
+    };
+    let calls: Vec<ToolCall> = CALLED[..n].iter().map(call).collect();
+    let answers = calls.iter().map(|call| {
+        let (tool_call_id, name) = (call.id.clone(), Some(call.name.clone()));
+        Message { tool_call_id, name, ..Message::new("tool", "an answer") }
+    });
+    let answers: Vec<Message> = answers.collect();
+    let asked = Message { tool_calls: calls, ..Message::new("assistant", "") };
+    [vec![Message::new("user", "a question"), asked], answers].concat()
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Messages of a conversation, and their representation in templates.
 
 use minijinja::Value;
-use serde_json::Value as Json;
+use serde_json::{Map, Value as Json};
 
 /// One message of a conversation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -61,12 +61,17 @@ impl Message {
 }
 
 impl ToolCall {
+    /// The arguments as JSON: an empty object for an empty text, the text itself if it is not valid JSON.
+    pub fn json(&self) -> Json {
+        match serde_json::from_str(&self.arguments) {
+            Ok(arguments) => arguments,
+            Err(_) if self.arguments.trim().is_empty() => Json::Object(Map::new()),
+            Err(_) => self.arguments.as_str().into(),
+        }
+    }
+
     fn value(&self) -> Value {
-        let arguments = match serde_json::from_str::<Json>(&self.arguments) {
-            Ok(arguments) => value(&arguments),
-            Err(_) => Value::from(self.arguments.as_str()),
-        };
-        let function = [("name", Value::from(self.name.as_str())), ("arguments", arguments)];
+        let function = [("name", Value::from(self.name.as_str())), ("arguments", value(&self.json()))];
         let id = self.id.as_deref().map(|id| ("id", Value::from(id)));
         let rest = [("type", Value::from("function")), ("function", Value::from_pairs(function))];
         Value::from_pairs(id.into_iter().chain(rest))

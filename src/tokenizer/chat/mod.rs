@@ -8,6 +8,7 @@ mod budget;
 mod environment;
 mod expression;
 mod filters;
+mod forms;
 mod json;
 mod macros;
 mod message;
@@ -120,6 +121,8 @@ pub struct ChatTemplate {
     eos: String,
     /// True if the content of a message that only calls tools is none instead of an empty text.
     has_null_content: bool,
+    /// True if a message with a text and calls is shown as two, because the template omits one of them.
+    splits_calls: bool,
     notices: Vec<String>,
 }
 
@@ -157,16 +160,17 @@ impl ChatTemplate {
         Ok(template)
     }
 
-    /// True if the template shows the tool call of a message without text.
-    fn shows_call(&self) -> bool {
+    /// True if the template shows the tool call of a message with this text, and the text.
+    fn shows_call(&self, said: &str) -> bool {
         let call = ToolCall {
             id: Some("callfirst".into()),
             name: "shown_first".into(),
             arguments: r#"{"x": "a"}"#.into(),
         };
-        let asked = Message { tool_calls: vec![call], ..Message::new("assistant", "") };
-        let text = self.render(&[Message::new("user", "a question"), asked], false);
-        text.is_ok_and(|text| text.contains("shown_first"))
+        let asked = Message { tool_calls: vec![call], ..Message::new("assistant", said) };
+        let messages = self.as_shown(&[Message::new("user", "a question"), asked]);
+        let text = self.render_as_is(&messages, &Extras::default(), false);
+        text.is_ok_and(|text| text.contains("shown_first") && text.contains(said))
     }
 
     /// Creates a template from its source.
@@ -189,11 +193,20 @@ impl ChatTemplate {
     pub fn with_tokens(source: &str, bos: String, eos: String) -> Result<Self, ChatError> {
         let source = source.replace("\r\n", "\n").replace('\r', "\n");
         environment::with_template(NAME, &source).map_err(|err| template_error(&err))?;
-        let mut template = Self { source, bos, eos, has_null_content: false, notices: Vec::new() };
+        let notices = Vec::new();
+        let mut template = Self { source, bos, eos, has_null_content: false, splits_calls: false, notices };
+        if !template.source.contains("tool_calls") {
+            return Ok(template);
+        }
         // Some templates show calls only if `content is none`; others fail on none.
-        if template.source.contains("tool_calls") && !template.shows_call() {
+        if !template.shows_call("") {
             template.has_null_content = true;
-            template.has_null_content = template.shows_call();
+            template.has_null_content = template.shows_call("");
+        }
+        // Some show either the text of a message or its calls.
+        if !template.shows_call("shown text") {
+            template.splits_calls = true;
+            template.splits_calls = template.shows_call("shown text");
         }
         Ok(template)
     }
@@ -209,7 +222,9 @@ impl ChatTemplate {
         self.render_with(messages, &Extras::default(), add_generation_prompt)
     }
 
-    /// Like [`render`](Self::render), with tools and variables.
+    /// Like [`render`](Self::render), with tools and variables. If the template refuses the conversation, or
+    /// omits the words of a system message, others of its forms are tried: with one system message at the
+    /// start, with consecutive messages of a role merged, with the system's words in the user's messages.
     ///
     /// # Errors
     /// As [`render`](Self::render).
@@ -219,15 +234,82 @@ impl ChatTemplate {
         extras: &Extras,
         add_generation_prompt: bool,
     ) -> Result<String, ChatError> {
-        let messages = messages.iter().map(|message| message.value(self.has_null_content)).collect();
-        let context = environment::context(messages, extras, [&self.bos, &self.eos], add_generation_prompt);
-        // Each rendering has a new environment and thus a new budget.
-        let rendered = environment::with_template(NAME, &self.source)
-            .and_then(|env| env.get_template(NAME)?.render(context));
-        rendered.map_err(|err| match environment::raised(&err) {
+        let rendered = self.render_form(messages, extras, add_generation_prompt);
+        // Some templates require a description of every tool.
+        if matches!(rendered, Err(ChatError::Template { .. }))
+            && let Some(extras) = with_descriptions(extras)
+        {
+            return self.render_form(messages, &extras, add_generation_prompt).or(rendered);
+        }
+        rendered
+    }
+
+    /// Renders the first form of the conversation that the template takes.
+    fn render_form(
+        &self,
+        messages: &[Message],
+        extras: &Extras,
+        add_generation_prompt: bool,
+    ) -> Result<String, ChatError> {
+        let render = |messages: &[Message]| self.render_as_is(messages, extras, add_generation_prompt);
+        let given = self.as_shown(messages);
+        let as_is = render(&given);
+        let is_final = match &as_is {
+            Ok(text) => !omits_system(&given, text, render),
+            Err(err) => {
+                environment::raised(err).is_none() && err.kind() != minijinja::ErrorKind::UndefinedError
+            }
+        };
+        let mut first = None;
+        if !is_final {
+            let mut tried = vec![given];
+            // Text that is merged with calls may be omitted, so that is the last resort.
+            for form in forms::forms(&tried[0].clone(), false).chain(forms::forms(messages, true)) {
+                if tried.contains(&form) {
+                    continue;
+                }
+                if let Ok(text) = render(&form) {
+                    if has_system(messages, &text) {
+                        return Ok(text);
+                    }
+                    first.get_or_insert(text);
+                }
+                tried.push(form);
+            }
+        }
+        as_is.or_else(|err| first.ok_or(err)).map_err(|err| match environment::raised(&err) {
             Some(message) => ChatError::Refused { message },
             None => template_error(&err),
         })
+    }
+
+    /// The messages, with those split that have a text and calls if the template shows only one of them.
+    fn as_shown(&self, messages: &[Message]) -> Vec<Message> {
+        let mut shown = Vec::with_capacity(messages.len());
+        for message in messages {
+            let mut message = message.clone();
+            if self.splits_calls && !message.content.is_empty() && !message.tool_calls.is_empty() {
+                let tool_calls = std::mem::take(&mut message.tool_calls);
+                shown.push(message);
+                message = Message { tool_calls, ..Message::new("assistant", "") };
+            }
+            shown.push(message);
+        }
+        shown
+    }
+
+    /// Renders exactly these messages.
+    fn render_as_is(
+        &self,
+        messages: &[Message],
+        extras: &Extras,
+        add_generation_prompt: bool,
+    ) -> Result<String, minijinja::Error> {
+        let messages = messages.iter().map(|message| message.value(self.has_null_content)).collect();
+        let context = environment::context(messages, extras, [&self.bos, &self.eos], add_generation_prompt);
+        // Each rendering has a new environment and thus a new budget.
+        let env = environment::with_template(NAME, &self.source)?;
+        env.get_template(NAME)?.render(context)
     }
 
     /// Encodes a rendered conversation. Adds BOS unless the template spelled it.
@@ -282,6 +364,37 @@ impl ChatTemplate {
     pub fn notices(&self) -> &[String] {
         &self.notices
     }
+}
+
+/// The variables with an empty description of each tool that has none; `None` if there is no such tool.
+fn with_descriptions(extras: &Extras) -> Option<Extras> {
+    let mut extras = extras.clone();
+    let functions = extras.tools.iter_mut().filter_map(|tool| tool.get_mut("function")?.as_object_mut());
+    let bare: Vec<_> = functions.filter(|function| !function.contains_key("description")).collect();
+    if bare.is_empty() {
+        return None;
+    }
+    bare.into_iter().for_each(|function| drop(function.insert("description".into(), "".into())));
+    Some(extras)
+}
+
+/// True if `text` contains the words of every system message.
+fn has_system(messages: &[Message], text: &str) -> bool {
+    let mut system = messages.iter().filter(|message| forms::is_system(message));
+    system.all(|message| text.contains(message.content.trim()))
+}
+
+/// True if `text`, which is rendered from `messages`, does not depend on some system message.
+fn omits_system<E>(
+    messages: &[Message],
+    text: &str,
+    render: impl Fn(&[Message]) -> Result<String, E>,
+) -> bool {
+    let is_missing = |message: &Message| !has_system(std::slice::from_ref(message), text);
+    let Some(at) = messages.iter().position(is_missing) else { return false };
+    let mut others = messages.to_vec();
+    others[at].content = format!("x{}x", others[at].content);
+    render(&others).is_ok_and(|other| other == text)
 }
 
 fn template_error(err: &minijinja::Error) -> ChatError {

@@ -88,11 +88,88 @@ fn mistral_style() {
         render(MISTRAL_LIKE, TALK).unwrap(),
         "<s>[INST]  Hi! [/INST] Hello.</s>[INST] Be brief.\n\n2+2?[/INST]"
     );
-    let refused = render(MISTRAL_LIKE, &[("user", "a"), ("user", "b")]).unwrap_err();
+    let refused = render(MISTRAL_LIKE, &[("assistant", "a"), ("user", "b")]).unwrap_err();
     assert!(
         matches!(&refused, ChatError::Refused { message } if message.starts_with("roles must alternate")),
         "{refused}"
     );
+}
+
+/// Turns as `<u>` and `<a>`, and a system message at the start as `<s>`.
+const STRICT: &str = "{%- for m in messages %}
+    {%- if m.role == 'system' and not loop.first %}{{ raise_exception('system first') }}{% endif %}
+    {%- if m.role not in ['system', 'user', 'assistant'] %}{{ raise_exception('no such role') }}{% endif %}
+    {{- '<' ~ m.role[:1] ~ '>' ~ m.content }}
+{%- endfor %}";
+/// The same without the system.
+const NO_SYSTEM: &str = "{%- for m in messages %}
+    {%- if m.role not in ['user', 'assistant'] %}{{ raise_exception('no such role') }}{% endif %}
+    {%- if (m.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('must alternate') }}{% endif %}
+    {{- '<' ~ m.role[:1] ~ '>' ~ m.content }}
+{%- endfor %}";
+
+#[test]
+fn refused_conversations_are_rendered_in_another_form() {
+    let (s, d, u, a) = ("system", "developer", "user", "assistant");
+    // Each conversation, and its text with both templates.
+    for (talk, strict, no_system) in [
+        (&[(s, "S"), (u, "q")][..], "<s>S<u>q", "<u>S\n\nq"),
+        (&[(s, "S"), (s, "T"), (u, "q")], "<s>S\n\nT<u>q", "<u>S\n\nT\n\nq"),
+        (&[(s, "S"), (d, "T"), (u, "q")], "<s>S\n\nT<u>q", "<u>S\n\nT\n\nq"),
+        (&[(d, "S"), (u, "q")], "<s>S<u>q", "<u>S\n\nq"),
+        (
+            &[(s, "S"), (u, "q"), (a, "r"), (s, "T"), (u, "t")],
+            "<s>S\n\nT<u>q<a>r<u>t",
+            "<u>S\n\nq<a>r<u>T\n\nt",
+        ),
+        (&[(u, "q"), (s, "S")], "<s>S<u>q", "<u>q\n\nS"),
+        (&[(u, "q"), (a, "r"), (s, "S")], "<u>q<a>r<u>S", "<u>q<a>r<u>S"),
+        (&[(s, ""), (u, "q")], "<s><u>q", "<u>q"),
+        (&[(s, "S"), (a, "r"), (u, "q")], "<s>S<a>r<u>q", "<u>S<a>r<u>q"),
+        (&[(u, "q"), (u, "t"), (a, "r"), (a, "v")], "<u>q<u>t<a>r<a>v", "<u>q\n\nt<a>r\n\nv"),
+        (&[(s, "S")], "<s>S", "<u>S"),
+    ] {
+        assert_eq!(render(STRICT, talk).unwrap(), strict, "{talk:?}");
+        assert_eq!(render(NO_SYSTEM, talk).unwrap(), no_system, "{talk:?}");
+    }
+    // Templates that omit a message instead of refusing it; a form in which it is shown is not changed.
+    let last_system = "{% for m in messages if m.role == 'system' %}{% set ns.s = m.content %}{% endfor %}";
+    let last_system = format!(
+        "{{% set ns = namespace(s='') %}}{last_system}{{{{ ns.s }}}}<{{{{ messages[-1].content }}}}>"
+    );
+    for (source, want) in [
+        ("{% for m in messages if m.role == 'user' %}<u>{{ m.content }}{% endfor %}", "<u>S\n\nT\n\nq"),
+        (&last_system, "S\n\nT<q>"),
+        ("{% for m in messages %}{{ m.content | upper }}{% endfor %}", "STQ"),
+        ("{% for m in messages %}{{ m.content }}{% endfor %}", "STq"),
+    ] {
+        assert_eq!(render(source, &[(s, "S"), (s, "T"), (u, "q")]).unwrap(), want, "{source}");
+    }
+}
+
+#[test]
+fn ids_of_calls_become_short_where_others_are_refused() {
+    let source = "{% macro short(role, id) %}{% if id | length != 9 %}{{ raise_exception('9 letters') }}\
+                  {% endif %}{{ role[:1] ~ id[-1:] }}{% endmacro %}{% for m in messages %}\
+                  {% for call in m.tool_calls or [] %}{{ short(m.role, call.id) }}{% endfor %}\
+                  {% if m.role == 'tool' %}{{ short(m.role, m.tool_call_id) }}{% endif %}{% endfor %}";
+    let call = |id: Option<&str>| ToolCall { id: id.map(str::to_owned), ..ToolCall::default() };
+    let calls = |ids: [Option<&str>; 2]| Message {
+        tool_calls: ids.map(call).into(),
+        ..Message::new("assistant", "")
+    };
+    let result =
+        |id: Option<&str>| Message { tool_call_id: id.map(str::to_owned), ..Message::new("tool", "r") };
+    let template = ChatTemplate::with_tokens(source, String::new(), String::new()).unwrap();
+    for (ids, want) in [
+        ([Some("call_of_one"), Some("call_of_two")], "a1a2t2t1"),
+        ([Some("call00001"), Some("call00002")], "a1a2t2t1"),
+    ] {
+        let talk = [calls(ids), result(ids[1]), result(ids[0])];
+        assert_eq!(template.render(&talk, true).unwrap(), want);
+    }
+    let talk = [calls([None, None]), result(None), result(None)];
+    assert_eq!(template.render(&talk, true).unwrap(), "a1a2t1t2");
 }
 
 #[test]
@@ -219,7 +296,8 @@ fn tools_calls_and_answers() {
     assert!(template.render(&nested, true).is_err(), "nested too deep");
 }
 
-/// Templates in DeepSeek's style show calls only if there is no content; others require a text.
+/// Templates in DeepSeek's style show calls only if there is no content, so that a message with both becomes
+/// two; Llama 3's shows only the call; others require a text.
 #[test]
 fn content_of_a_call_is_none_where_only_that_shows_the_call() {
     let call = ToolCall { id: Some("c".into()), name: "f".into(), arguments: "{}".into() };
@@ -232,7 +310,11 @@ fn content_of_a_call_is_none_where_only_that_shows_the_call() {
     for (turn, want) in [
         (
             format!("{{% if m.content is none %}}{calls}{{% else %}}({{{{ m.content }}}}){{% endif %}}"),
-            "[f](said)()",
+            "[f](said)[f]()",
+        ),
+        (
+            format!("{{% if m.tool_calls %}}{calls}{{% else %}}({{{{ m.content }}}}){{% endif %}}"),
+            "[f](said)[f]()",
         ),
         (format!("{{{{ m.content + '|' }}}}{calls}"), "|[f]said|[f]|"),
     ] {

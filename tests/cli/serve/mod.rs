@@ -9,6 +9,7 @@ mod dialects;
 mod embeddings;
 mod families;
 mod grpc;
+mod histories;
 mod hostile;
 mod in_process;
 mod kv_transfer;

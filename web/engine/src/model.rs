@@ -65,7 +65,7 @@ impl Model {
             (Err(err), None) => Err(err.to_string()),
             (Ok(template), _) => {
                 let has_token = |token: &str| tokenizer.token_id(token).is_some();
-                let syntax = Syntax::of_model(template.source(), has_token);
+                let syntax = Syntax::of_template(&template, has_token);
                 Ok((template, syntax))
             }
         };

@@ -197,7 +197,11 @@ fn wrong(at: usize, one: &Value) -> JsValue {
 
 fn message(value: &Value) -> Option<Message> {
     let text = |name: &str| value.get(name).and_then(Value::as_str);
-    let mut message = Message::new(text("role")?, text("content")?);
+    let content = match value.get("content") {
+        Some(Value::Null) => "",
+        _ => text("content")?,
+    };
+    let mut message = Message::new(text("role")?, content);
     message.reasoning_content = text("reasoning_content").map(str::to_owned);
     message.tool_call_id = text("tool_call_id").map(str::to_owned);
     message.name = text("name").map(str::to_owned);

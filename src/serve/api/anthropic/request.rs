@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::constraints::{AnswerForm, Constraints, schema_at};
 use crate::error::ApiError;
@@ -10,6 +10,7 @@ use crate::fields::{Fields, Kind, missing, request};
 use crate::kinds::{Any, Bool, Dict, Entries, Int, List, MOST, Object, Text, TextOr, Word};
 use crate::messages::{self, ChatPrompt, ContentPart, Continuation, MESSAGES, TemplateFields, Thinking};
 use crate::model::Served;
+use crate::results;
 use crate::tool_config::{MessagesTools, ToolConfig};
 use sterna_grammar::Source;
 use sterna_tokenizer::chat::{Message, ToolCall};
@@ -39,7 +40,8 @@ request! {
         role: Word<&'static str>(&[
             ("user", "user"), ("assistant", "assistant"), ("system", "system")
         ]) or missing("user or assistant"),
-        content: TextOr<TurnBlock>(0) or missing("a text or a list of blocks"),
+        /// Null is an empty text.
+        content: TextOr<TurnBlock>(0),
     }
 }
 
@@ -48,10 +50,12 @@ request! {
     pub enum TurnBlock {
         TextBlock,
         DocumentBlock,
+        SearchBlock,
         ThinkingBlock,
         RedactedBlock,
         CallBlock,
         ResultBlock,
+        ServerResultBlock,
     }
 }
 
@@ -95,6 +99,18 @@ request! {
 }
 
 request! {
+    /// A search result from the user.
+    pub struct SearchBlock of { "const": "search_result" } {
+        ..SearchFields,
+    }
+}
+
+request! {
+    /// Fields of a search result; all of them become text.
+    pub enum SearchFields = ["title", "source", "content"];
+}
+
+request! {
     /// The assistant's thinking.
     pub struct ThinkingBlock of { "const": "thinking" } {
         thinking: Text or missing("a text"),
@@ -107,8 +123,8 @@ request! {
 }
 
 request! {
-    /// A tool call of the assistant.
-    pub struct CallBlock of { "const": "tool_use" } {
+    /// A tool call of the assistant; the API's servers run some of the tools.
+    pub struct CallBlock of { "enum": ["tool_use", "server_tool_use", "mcp_tool_use"] } {
         id: Text or missing("a text"),
         name: Text or missing("a text"),
         input: Dict,
@@ -120,8 +136,15 @@ request! {
     pub struct ResultBlock of { "const": "tool_result" } {
         tool_use_id: Text or missing("a text"),
         /// A text, or parts. The model is only told that there are images and files.
-        content: Any as { "type": ["string", "array"] },
+        content: Any,
         is_error: Bool,
+    }
+}
+
+request! {
+    /// The result of a tool that the API's servers have run.
+    pub struct ServerResultBlock of { "pattern": "^.+_tool_result$" } {
+        ..ResultBlock,
     }
 }
 
@@ -223,24 +246,30 @@ impl Conversation {
     fn add(&mut self, fields: &Fields<'_, Turn>) -> Result<(), ApiError> {
         let role = fields.role()?;
         match fields.content()? {
-            Value::String(text) => self.say(Message::new(role, text.as_str())),
-            blocks => self.blocks(role, &List::new(BLOCKS).read(fields.path("content"), blocks)?)?,
+            None if fields.is_null("content") => self.say(Message::new(role, "")),
+            None => return Err(ApiError::missing(&fields.path("content"), "a text or a list of blocks")),
+            Some(Value::String(text)) => self.say(Message::new(role, text.as_str())),
+            Some(blocks) => self.blocks(role, &List::new(BLOCKS).read(fields.path("content"), blocks)?)?,
         }
         Ok(())
     }
 
     fn blocks(&mut self, role: &str, blocks: &Entries<'_, TurnBlock>) -> Result<(), ApiError> {
-        let (mut texts, mut thoughts) = (Vec::new(), Vec::new());
-        let (mut calls, mut n_answers) = (Vec::new(), 0);
+        let (mut said, mut n_answers) = (Said::default(), 0);
         for block in blocks.iter() {
             let block = block?;
             match (block.r#type()?.unwrap_or("text"), role) {
-                ("text", _) => texts.push(block.part::<TextBlock>().text()?.to_owned()),
-                ("document", "user") => texts.push(document(&block.part())?),
-                ("thinking", "assistant") => thoughts.push(block.part::<ThinkingBlock>().thinking()?),
+                ("text", _) => said.texts.push(block.part::<TextBlock>().text()?.to_owned()),
+                ("document", "user") => said.texts.push(document(&block.part())?),
+                ("search_result", "user") => {
+                    said.texts.push(results::text(&block.path("content"), Some(&block.value())));
+                }
+                ("thinking", "assistant") => {
+                    said.thoughts.push(block.part::<ThinkingBlock>().thinking()?.to_owned());
+                }
                 // Only Anthropic's servers can read it.
                 ("redacted_thinking", "assistant") => {}
-                ("tool_use", "assistant") => {
+                ("tool_use" | "server_tool_use" | "mcp_tool_use", "assistant") => {
                     let block = block.part::<CallBlock>();
                     let arguments = block.input()?.cloned().unwrap_or_default();
                     let call = ToolCall {
@@ -249,28 +278,33 @@ impl Conversation {
                         arguments: Value::Object(arguments).to_string(),
                     };
                     self.names.extend(call.id.clone().map(|id| (id, call.name.clone())));
-                    calls.push(call);
+                    said.calls.push(call);
                 }
                 ("tool_result", "user") => {
                     n_answers += 1;
                     self.answer(&block.part())?;
                 }
+                (kind, "assistant") if kind.ends_with("_tool_result") => {
+                    n_answers += 1;
+                    if said != Said::default() {
+                        self.say(std::mem::take(&mut said).message(role));
+                    }
+                    self.answer(&block.part::<ServerResultBlock>().part())?;
+                }
                 (other, role) => {
                     let want = match role {
                         "assistant" => "one of text, thinking, tool_use",
-                        "user" => "text, document or tool_result: this model reads nothing else",
+                        "user" => {
+                            "text, document, search_result or tool_result: this model reads nothing else"
+                        }
                         _ => "`text`",
                     };
                     return Err(ApiError::field(block.path("type"), want, &other.into()));
                 }
             }
         }
-        if n_answers == 0 || !texts.is_empty() {
-            self.say(Message {
-                tool_calls: calls,
-                reasoning_content: (!thoughts.is_empty()).then(|| thoughts.join("\n")),
-                ..Message::new(role, texts.join("\n"))
-            });
+        if n_answers == 0 || said != Said::default() {
+            self.say(said.message(role));
         }
         Ok(())
     }
@@ -278,15 +312,7 @@ impl Conversation {
     /// Adds a tool result. Templates have no field for failures, so the text mentions it.
     fn answer(&mut self, block: &Fields<'_, ResultBlock>) -> Result<(), ApiError> {
         let id = block.tool_use_id()?.to_owned();
-        let mut content = match block.content()? {
-            Some(Value::Array(parts)) => {
-                let name = block.path("content");
-                let parts = parts.iter().enumerate();
-                let parts = parts.map(|(at, part)| plain(format!("{name}[{at}]"), part));
-                messages::result(&name, Some(&parts.collect::<Result<_, _>>()?))?
-            }
-            other => messages::result(&block.path("content"), other)?,
-        };
+        let mut content = results::text(&block.path("content"), block.content()?);
         if block.is_error()?.unwrap_or(false) && !content.starts_with("Error") {
             content.insert_str(0, "Error: ");
         }
@@ -310,11 +336,21 @@ impl Conversation {
     }
 }
 
-/// A part of a tool result; a document becomes its text.
-fn plain(name: String, part: &Value) -> Result<Value, ApiError> {
-    match part.get("type").and_then(Value::as_str) {
-        Some("document") => Ok(json!({ "text": document(&Fields::inside(name, part)?)? })),
-        _ => Ok(part.clone()),
+/// Blocks of one message.
+#[derive(Debug, Default, PartialEq)]
+struct Said {
+    texts: Vec<String>,
+    thoughts: Vec<String>,
+    calls: Vec<ToolCall>,
+}
+
+impl Said {
+    fn message(self, role: &str) -> Message {
+        Message {
+            tool_calls: self.calls,
+            reasoning_content: (!self.thoughts.is_empty()).then(|| self.thoughts.join("\n")),
+            ..Message::new(role, self.texts.join("\n"))
+        }
     }
 }
 
@@ -349,6 +385,8 @@ fn without_billing(system: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -425,6 +463,25 @@ mod tests {
     }
 
     #[test]
+    fn blocks_of_tools_of_the_api_become_calls_and_results() {
+        let said = said(&json!([
+            { "role": "user", "content": [{ "type": "search_result", "source": "s", "title": "t",
+                "content": [{ "type": "text", "text": "a" }] }, { "type": "text", "text": "b" }] },
+            { "role": "assistant", "content": [
+                { "type": "text", "text": "c" },
+                { "type": "server_tool_use", "id": "1", "name": "web_search", "input": { "query": "d" } },
+                { "type": "web_search_tool_result", "tool_use_id": "1", "content": [
+                    { "type": "web_search_result", "title": "e", "url": "f", "encrypted_content": "x" }] },
+                { "type": "text", "text": "g" }] },
+        ]));
+        let said = said.unwrap();
+        let shown: Vec<(&str, &str)> =
+            said.iter().map(|message| (message.role.as_str(), message.content.as_str())).collect();
+        assert_eq!(shown, [("user", "t\ns\na\nb"), ("assistant", "c"), ("tool", "e\nf"), ("assistant", "g")]);
+        assert_eq!((said[1].tool_calls.len(), said[2].name.as_deref()), (1, Some("web_search")));
+    }
+
+    #[test]
     fn blocks_that_do_not_fit_are_named() {
         let image = json!({ "type": "image", "source": { "type": "url", "url": "http://x" } });
         let cases = [
@@ -441,19 +498,9 @@ mod tests {
                 "messages[0].content[0].tool_use_id",
             ),
             (
-                json!([{ "role": "user", "content": [
-                { "type": "tool_result", "tool_use_id": "1", "content": [{ "type": "video" }] }] }]),
-                "messages[0].content[0].content[0].type",
-            ),
-            (
                 json!([{ "role": "user", "content": [{ "type": "document",
                     "source": { "type": "base64", "media_type": "application/pdf", "data": "" } }] }]),
                 "messages[0].content[0].source.type",
-            ),
-            (
-                json!([{ "role": "user", "content": [{ "type": "tool_result", "tool_use_id": "1", "content": [
-                    { "type": "document", "source": { "type": "text" } }] }] }]),
-                "messages[0].content[0].content[0].source.data",
             ),
             (
                 json!([{ "role": "assistant", "content": [

@@ -12,6 +12,7 @@ use crate::fields::{Fields, Kind, missing, request};
 use crate::kinds::{Any, Array, List, Object, Text, TextOr};
 use crate::messages::{self, ChatPrompt, Message, TemplateFields, Thinking};
 use crate::model::Served;
+use crate::results;
 use sterna_grammar::Source;
 use sterna_tokenizer::chat::{self, ToolCall};
 
@@ -242,21 +243,21 @@ impl Conversation {
                 self.call(Some(call_id()?), name, with_input(&there("input", fields.input()?)?));
             }
             "function_call_output" | "custom_tool_call_output" => {
-                let content = messages::result(&fields.path("output"), output)?;
+                let content = results::text(&fields.path("output"), output);
                 self.answer(Some(call_id()?), content);
             }
             "mcp_call" => match output.or(fields.error()?) {
                 Some(answer) => {
                     let name = flat(fields.server_label()?, &name()?);
                     self.call(id(&fields), name, fields.arguments()?.unwrap_or("{}").to_owned());
-                    self.answer(id(&fields), words(&fields.path("output"), answer));
+                    self.answer(id(&fields), results::text(&fields.path("output"), Some(answer)));
                 }
                 None => self.left_out.push("mcp_call"),
             },
             // A message from another of the client's agents.
             "agent_message" => {
-                let content = fields.content()?.map(|content| words(&fields.path("content"), content));
-                self.other(chat::Message::new("user", content.unwrap_or_default()));
+                let content = results::text(&fields.path("content"), fields.content()?);
+                self.other(chat::Message::new("user", content));
             }
             other => match KINDS.iter().find(|(kind, _)| *kind == other) {
                 Some((kind, shown)) => self.show(kind, *shown, &fields),
@@ -277,7 +278,7 @@ impl Conversation {
                 names.iter().filter_map(|name| Some(((*name).to_owned(), fields.given(&[name])?.clone())));
             Value::Object(there.collect::<Map<_, _>>()).to_string()
         };
-        let answer = |names: &[&str]| fields.given(names).map(|answer| words(&fields.path(names[0]), answer));
+        let answer = |names: &[&str]| Some(results::text(&fields.path(names[0]), Some(fields.given(names)?)));
         match shown {
             Shown::Call(tool, names) => self.call(id(fields), tool.to_owned(), arguments(names)),
             Shown::Answer(names) => self.answer(id(fields), answer(names).unwrap_or_default()),
@@ -329,19 +330,6 @@ fn id(fields: &Fields<'_, OtherItem>) -> Option<String> {
         given => given,
     };
     id.ok()?.map(str::to_owned)
-}
-
-/// The value at `path` as text, one line per list entry: texts as they are, sentences in place of images and
-/// files, JSON for everything else.
-fn words(path: &str, value: &Value) -> String {
-    let one = |value: &Value| match (value, value.get("text")) {
-        (Value::String(text), _) | (_, Some(Value::String(text))) => text.clone(),
-        _ => messages::unread(path, value).map_or_else(|| value.to_string(), str::to_owned),
-    };
-    match value {
-        Value::Array(list) => list.iter().map(one).collect::<Vec<_>>().join("\n"),
-        value => one(value),
-    }
 }
 
 /// The text of a `reasoning` item, if it has any.
@@ -483,7 +471,7 @@ mod tests {
                         { "type": "logs", "logs": "1" }, { "type": "image", "url": "x" }] }]),
                 "code_interpreter",
                 json!({ "code": "print(1)" }),
-                format!("{{\"type\":\"logs\",\"logs\":\"1\"}}\n{IMAGE}"),
+                format!("1\n{IMAGE}"),
             ),
             (
                 json!([
@@ -532,7 +520,6 @@ mod tests {
             (json!({ "type": "other_call", "id": "x" }), "input[0].type"),
             (json!({ "type": "custom_tool_call", "call_id": "1", "name": "f" }), "input[0].input"),
             (json!({ "type": "function_call", "name": "f" }), "input[0].call_id"),
-            (json!({ "type": "function_call_output", "call_id": "1", "output": 7 }), "input[0].output"),
             (
                 json!({ "role": "user", "content": [{ "type": "input_image", "image_url": "http://x" }] }),
                 "input[0].content[0].type",
