@@ -5,7 +5,7 @@ use std::net::{Shutdown, TcpListener};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use sterna::serve::{ServeOptions, Server};
+use sterna::serve::{ModelSource, ServeOptions, Server};
 
 use super::client::{Answer, N_CTX, SLOTS, TestServer, request};
 use super::dialects::with;
@@ -432,7 +432,8 @@ fn keys_that_no_client_can_send_start_no_server() {
     let listener = || TcpListener::bind("127.0.0.1:0").unwrap();
     for key in ["", "a b", "cl\u{e9}"] {
         let options = ServeOptions { keys: vec!["good".into(), key.into()], ..ServeOptions::default() };
-        let started = Server::start(listener(), options, Vec::new(), "tiny", || Err("not loaded".into()));
+        let model = ModelSource::once("tiny", || Err("not loaded".into()));
+        let started = Server::start(listener(), options, Vec::new(), model);
         assert!(started.is_err_and(|err| err.to_string().contains("an API key")), "{key:?}");
     }
 }
