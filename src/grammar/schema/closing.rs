@@ -110,14 +110,15 @@ impl<'a> Tidy<'a> {
         let said = units.iter().map(|unit| self.said(unit)).collect::<Result<Vec<_>, _>>()?;
         // `unevaluatedProperties` closes the object also if it has patterns, and to the names around it.
         let is_sealed = own.closes && given(object, "unevaluatedProperties").is_some();
+        let is_open_outside = around.is_open || (own.is_open && !own.closes);
         let has_open = said.iter().any(|said| said.is_open);
-        let is_open = has_open || around.is_open || (own.is_open && !own.closes);
-        let closes = if is_sealed { !has_open } else { own.closes && !is_open && !around.is_closed };
+        let may_close = !is_open_outside && !has_open && !around.is_closed;
+        let closes = if is_sealed { !has_open } else { own.closes && may_close };
         // A schema that is written here is preferred to a reference, whose target may have other users.
         let closers = || (0..units.len()).filter(|i| units[*i].always_applies && said[*i].closes);
         let is_here = |i: &usize| units[*i].parts[0].as_object().is_some_and(self::closes);
         let closer = closers().find(is_here).or_else(|| closers().next());
-        let closer = closer.filter(|_| !is_open && !closes && !around.is_closed);
+        let closer = closer.filter(|_| may_close && !closes);
         let mut place = Place::default();
         if closes {
             let all = said.iter().flat_map(|said| &said.names);
@@ -125,11 +126,12 @@ impl<'a> Tidy<'a> {
             place.closed = Some(self.unique(own.names.iter().chain(all).chain(outer))?);
         }
         for (i, unit) in units.iter().enumerate() {
-            let mut inner = Around { is_open, ..Around::default() };
-            inner.is_closed = unit.always_applies && Some(i) != closer;
-            if !is_open && (!inner.is_closed || said[i].choice_closes) {
-                let others = said.iter().enumerate().filter(|(other, _)| *other != i);
-                let others = others.flat_map(|(_, said)| &said.names);
+            let others = || said.iter().enumerate().filter(|(other, _)| *other != i).map(|(_, said)| said);
+            let is_open = is_open_outside || others().any(|said| said.is_open);
+            let is_closed = unit.always_applies && Some(i) != closer;
+            let mut inner = Around { names: Vec::new(), is_open, is_closed };
+            if !is_open && (!is_closed || said[i].choice_closes) {
+                let others = others().flat_map(|said| &said.names);
                 inner.names = self.unique(own.names.iter().chain(others).chain(&around.names))?;
             }
             place.inner.push((unit.keyword, unit.at, inner));

@@ -157,6 +157,7 @@ fn schemas_of_one_object_share_their_names() {
         schema["$defs"] = defs.clone();
         schema
     };
+    let open = json!({"additionalProperties": true});
     const A: &str = r#"{"a": 1}"#;
     const B: &str = r#"{"b": 1}"#;
     const AB: &str = r#"{"a": 1, "b": 1}"#;
@@ -165,6 +166,7 @@ fn schemas_of_one_object_share_their_names() {
     const BC: &str = r#"{"b": 1, "c": 1}"#;
     const CA: &str = r#"{"c": 1, "a": 1}"#;
     const CB: &str = r#"{"c": 1, "b": 1}"#;
+    const CBD: &str = r#"{"c": 1, "b": 1, "d": 1}"#;
     const ABC: &str = r#"{"a": 1, "b": 1, "c": 1}"#;
     const CAB: &str = r#"{"c": 1, "a": 1, "b": 1}"#;
     let cases: &[Case] = &[
@@ -195,6 +197,7 @@ fn schemas_of_one_object_share_their_names() {
         (json!({"allOf": [{"type": "object"}, of("a")]}), &[A], &[AC, B]),
         (with(of("a"), json!({"anyOf": [{"required": ["a"]}, {"required": ["c"]}]})), &[A, AC], &[B, AB]),
         (json!({"anyOf": [{"type": "object"}, of("a")]}), &[A, B, AC], &["1"]),
+        (with(of("c"), json!({"anyOf": [with(of("a"), open), of("b")]})), &[CA, CB, CAB], &[CBD, A]),
     ];
     for (schema, good, bad) in cases {
         let schema = with(schema.clone(), json!({}));
