@@ -131,7 +131,7 @@ impl Schema {
             return Err(GrammarError::Invalid("a JSON schema must be an object or a boolean".to_owned()));
         }
         let (targets, known, notes) = (Vec::new(), HashMap::new(), Vec::new());
-        let mut tidy = Tidy { whole: value, owner, targets, known, notes, n_names: 0 };
+        let mut tidy = Tidy { whole: value, owner, targets, known, notes, n_names: 0, n_compared: 0 };
         let root = match tidy.schema(value, &owner.at, &Around::default())? {
             Value::Bool(true) => json!({}),
             root => root,
@@ -196,6 +196,8 @@ struct Tidy<'a> {
     notes: Vec<String>,
     /// Number of names that were read to close objects.
     n_names: usize,
+    /// Number of comparisons of schemas of `oneOf`.
+    n_compared: usize,
 }
 
 impl<'a> Tidy<'a> {
