@@ -73,6 +73,9 @@ fn many_references_and_levels_are_refused() {
     assert!(matches!(read(chain(10_000), false), Err(GrammarError::TooLarge { .. })));
     let deep = (0..300).fold(json!({"type": "null"}), |inner, _| json!({ "items": inner }));
     assert!(matches!(read(deep, true), Err(GrammarError::TooLarge { what: "levels", .. })));
+    let wide: Map<String, Value> = (0..4001).map(|i| (format!("p{i}"), json!({}))).collect();
+    let wide = read(json!({"properties": wide}), false);
+    assert!(matches!(wide, Err(GrammarError::TooLarge { what: "properties in one object", .. })));
     let mut loose = chain(10_000);
     loose["type"] = json!("object");
     let loose = read_leniently(loose);
