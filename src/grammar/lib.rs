@@ -173,6 +173,9 @@ const MOST_SAID: usize = 500;
 fn said(text: &str) -> String {
     let text = text.split("\n<").next().unwrap_or_default();
     let text = text.strip_prefix("panic: ").unwrap_or(text).trim();
+    if text.starts_with("assertion failed: grammar.symbols.len()") {
+        return "it has too many rules: at most 65525 are allowed, several for each property".to_owned();
+    }
     // It quotes the whole wrong line, however long.
     match text.char_indices().nth(MOST_SAID) {
         Some((end, _)) => format!("{} …", &text[..end]),

@@ -377,13 +377,15 @@ fn json_form(source: &Source) -> Option<(Value, bool)> {
 /// # Errors
 /// 400 that names the field.
 pub fn response_format(format: &Fields<'_, ResponseFormat>) -> Result<Option<Source>, ApiError> {
-    let kind = format.r#type()?.unwrap_or(FormatType::Text);
+    let kind = format.r#type()?;
+    if let Some(FormatType::Text) = kind {
+        return Ok(None);
+    }
     let next_to_type = format.part::<StrictSchema>();
-    let inner = if let FormatType::Text = kind { None } else { format.json_schema()? };
-    let holder = match (inner, next_to_type.schema()?, kind) {
+    let holder = match (format.json_schema()?, next_to_type.schema()?, kind) {
         (Some(inner), None, _) => inner,
         (Some(inner), Some(_), _) if inner.schema()?.is_some() => inner,
-        (None, None, FormatType::JsonSchema) => {
+        (None, None, Some(FormatType::JsonSchema)) => {
             return Err(ApiError::missing(&format.path("json_schema"), "an object with a schema"));
         }
         _ => next_to_type,
@@ -396,16 +398,16 @@ pub fn response_format(format: &Fields<'_, ResponseFormat>) -> Result<Option<Sou
 /// # Errors
 /// 400 that names the field.
 pub fn text_format(format: &Fields<'_, TextFormat>) -> Result<Option<Source>, ApiError> {
-    of_type(format.r#type()?.unwrap_or(FormatType::Text), &format.part())
+    of_type(format.r#type()?, &format.part())
 }
 
-/// A grammar for any JSON object, or for one with a schema, as in llama-server.
-fn of_type(kind: FormatType, holder: &Fields<'_, StrictSchema>) -> Result<Option<Source>, ApiError> {
+/// A grammar for any JSON object, or for one with a schema, as in llama-server. A schema needs no type.
+fn of_type(kind: Option<FormatType>, holder: &Fields<'_, StrictSchema>) -> Result<Option<Source>, ApiError> {
     let (path, strict) = (holder.path("schema"), holder.strict()?.unwrap_or(false));
     match (kind, holder.schema()?) {
-        (FormatType::Text, _) => Ok(None),
-        (FormatType::JsonObject, None) => Ok(Some(Source::JsonObject)),
-        (FormatType::JsonSchema, None) => Err(ApiError::missing(&path, "a JSON schema")),
+        (Some(FormatType::Text), _) | (None, None) => Ok(None),
+        (Some(FormatType::JsonObject), None) => Ok(Some(Source::JsonObject)),
+        (Some(FormatType::JsonSchema), None) => Err(ApiError::missing(&path, "a JSON schema")),
         (_, Some(value)) => schema_at(path, value, strict).map(Some),
     }
 }

@@ -4,7 +4,7 @@
 //! itself, and of the schemas that all apply, one closes the object for all of them: it allows the names that
 //! the others have. The target of a reference is a separate definition for each set of names around it.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use serde_json::{Map, Value};
 
@@ -84,15 +84,15 @@ struct Unit<'a> {
 pub struct Place<'a> {
     /// Names that the object may have besides those of its `properties`, if it is closed.
     pub closed: Option<Vec<&'a str>>,
-    inner: Vec<(&'static str, usize, Around<'a>)>,
+    /// By keyword and position in `allOf`.
+    inner: HashMap<(&'static str, usize), Around<'a>>,
 }
 
 impl<'a> Place<'a> {
     /// The surroundings of a schema of this keyword; `at` is its position in `allOf`.
     pub fn around(&self, keyword: &str, at: usize) -> Around<'a> {
         let at = if keyword == "allOf" { at } else { 0 };
-        let found = self.inner.iter().find(|(key, i, _)| (*key, *i) == (keyword, at));
-        found.map(|(_, _, around)| around.clone()).unwrap_or_default()
+        self.inner.get(&(keyword, at)).cloned().unwrap_or_default()
     }
 }
 
@@ -110,14 +110,15 @@ impl<'a> Tidy<'a> {
         let said = units.iter().map(|unit| self.said(unit)).collect::<Result<Vec<_>, _>>()?;
         // `unevaluatedProperties` closes the object also if it has patterns, and to the names around it.
         let is_sealed = own.closes && given(object, "unevaluatedProperties").is_some();
-        let has_open = said.iter().any(|said| said.is_open);
-        let is_open = has_open || around.is_open || (own.is_open && !own.closes);
-        let closes = if is_sealed { !has_open } else { own.closes && !is_open && !around.is_closed };
+        let is_open_outside = around.is_open || (own.is_open && !own.closes);
+        let n_open = said.iter().filter(|said| said.is_open).count();
+        let may_close = !is_open_outside && n_open == 0 && !around.is_closed;
+        let closes = if is_sealed { n_open == 0 } else { own.closes && may_close };
         // A schema that is written here is preferred to a reference, whose target may have other users.
         let closers = || (0..units.len()).filter(|i| units[*i].always_applies && said[*i].closes);
         let is_here = |i: &usize| units[*i].parts[0].as_object().is_some_and(self::closes);
         let closer = closers().find(is_here).or_else(|| closers().next());
-        let closer = closer.filter(|_| !is_open && !closes && !around.is_closed);
+        let closer = closer.filter(|_| may_close && !closes);
         let mut place = Place::default();
         if closes {
             let all = said.iter().flat_map(|said| &said.names);
@@ -125,14 +126,16 @@ impl<'a> Tidy<'a> {
             place.closed = Some(self.unique(own.names.iter().chain(all).chain(outer))?);
         }
         for (i, unit) in units.iter().enumerate() {
-            let mut inner = Around { is_open, ..Around::default() };
-            inner.is_closed = unit.always_applies && Some(i) != closer;
-            if !is_open && (!inner.is_closed || said[i].choice_closes) {
+            let is_open = is_open_outside || n_open > usize::from(said[i].is_open);
+            let is_closed = unit.always_applies && Some(i) != closer;
+            let mut inner = Around { names: Vec::new(), is_open, is_closed };
+            if !is_open && (!is_closed || said[i].choice_closes) {
+                self.count_names(units.len())?;
                 let others = said.iter().enumerate().filter(|(other, _)| *other != i);
                 let others = others.flat_map(|(_, said)| &said.names);
                 inner.names = self.unique(own.names.iter().chain(others).chain(&around.names))?;
             }
-            place.inner.push((unit.keyword, unit.at, inner));
+            place.inner.insert((unit.keyword, unit.at), inner);
         }
         Ok(place)
     }

@@ -21,6 +21,9 @@ const MOST_LEVELS: usize = 128;
 /// browser has less.
 const MOST_LEVELS_IN_ALL: usize = if cfg!(target_arch = "wasm32") { 2000 } else { 20_000 };
 
+/// Maximum number of properties of one object: the time to compile them grows with their square.
+const MOST_PROPERTIES: usize = 4000;
+
 /// Types of JSON values, as `type` names them.
 const TYPES: &[&str] = &["null", "boolean", "number", "integer", "string", "array", "object"];
 
@@ -131,7 +134,7 @@ impl Schema {
             return Err(GrammarError::Invalid("a JSON schema must be an object or a boolean".to_owned()));
         }
         let (targets, known, notes) = (Vec::new(), HashMap::new(), Vec::new());
-        let mut tidy = Tidy { whole: value, owner, targets, known, notes, n_names: 0 };
+        let mut tidy = Tidy { whole: value, owner, targets, known, notes, n_names: 0, n_compared: 0 };
         let root = match tidy.schema(value, &owner.at, &Around::default())? {
             Value::Bool(true) => json!({}),
             root => root,
@@ -196,6 +199,8 @@ struct Tidy<'a> {
     notes: Vec<String>,
     /// Number of names that were read to close objects.
     n_names: usize,
+    /// Number of comparisons of schemas of `oneOf`.
+    n_compared: usize,
 }
 
 impl<'a> Tidy<'a> {
@@ -247,6 +252,8 @@ impl<'a> Tidy<'a> {
             }
             tidied.insert("additionalProperties".to_owned(), false.into());
         }
+        let n_properties = tidied.get("properties").and_then(Value::as_object).map_or(0, Map::len);
+        at_most("properties in one object", n_properties, MOST_PROPERTIES)?;
         Ok(tidied.into())
     }
 

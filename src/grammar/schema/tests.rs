@@ -73,6 +73,9 @@ fn many_references_and_levels_are_refused() {
     assert!(matches!(read(chain(10_000), false), Err(GrammarError::TooLarge { .. })));
     let deep = (0..300).fold(json!({"type": "null"}), |inner, _| json!({ "items": inner }));
     assert!(matches!(read(deep, true), Err(GrammarError::TooLarge { what: "levels", .. })));
+    let wide: Map<String, Value> = (0..4001).map(|i| (format!("p{i}"), json!({}))).collect();
+    let wide = read(json!({"properties": wide}), false);
+    assert!(matches!(wide, Err(GrammarError::TooLarge { what: "properties in one object", .. })));
     let mut loose = chain(10_000);
     loose["type"] = json!("object");
     let loose = read_leniently(loose);
@@ -157,6 +160,7 @@ fn schemas_of_one_object_share_their_names() {
         schema["$defs"] = defs.clone();
         schema
     };
+    let open = json!({"additionalProperties": true});
     const A: &str = r#"{"a": 1}"#;
     const B: &str = r#"{"b": 1}"#;
     const AB: &str = r#"{"a": 1, "b": 1}"#;
@@ -165,6 +169,7 @@ fn schemas_of_one_object_share_their_names() {
     const BC: &str = r#"{"b": 1, "c": 1}"#;
     const CA: &str = r#"{"c": 1, "a": 1}"#;
     const CB: &str = r#"{"c": 1, "b": 1}"#;
+    const CBD: &str = r#"{"c": 1, "b": 1, "d": 1}"#;
     const ABC: &str = r#"{"a": 1, "b": 1, "c": 1}"#;
     const CAB: &str = r#"{"c": 1, "a": 1, "b": 1}"#;
     let cases: &[Case] = &[
@@ -195,6 +200,7 @@ fn schemas_of_one_object_share_their_names() {
         (json!({"allOf": [{"type": "object"}, of("a")]}), &[A], &[AC, B]),
         (with(of("a"), json!({"anyOf": [{"required": ["a"]}, {"required": ["c"]}]})), &[A, AC], &[B, AB]),
         (json!({"anyOf": [{"type": "object"}, of("a")]}), &[A, B, AC], &["1"]),
+        (with(of("c"), json!({"anyOf": [with(of("a"), open), of("b")]})), &[CA, CB, CAB], &[CBD, A]),
     ];
     for (schema, good, bad) in cases {
         let schema = with(schema.clone(), json!({}));

@@ -33,6 +33,7 @@ fn every_kind_of_grammar_is_enforced() {
         ),
         (json!({ "response_format": { "type": "json_object", "schema": schema } }), &is_schema),
         (json!({ "response_format": { "type": "json_schema", "schema": schema } }), &is_schema),
+        (json!({ "response_format": { "json_schema": { "schema": schema } } }), &is_schema),
         (
             json!({ "response_format": { "type": "json_object", "json_schema": { "schema": schema } } }),
             &is_schema,
