@@ -139,7 +139,7 @@ fn prompt_cache_skips_prefill() {
     let again = cached(&[]);
     let stderr = text(&again.stderr);
     let fed = stderr.split("prompt: ").nth(1).unwrap();
-    assert!(stderr.contains("prompt cache: reused") && fed.trim().starts_with("1 tokens"), "{stderr}");
+    assert!(stderr.contains("prompt cache: reused") && fed.trim().starts_with("1 token,"), "{stderr}");
     assert_eq!((&plain.stdout, &kept), (&again.stdout, &std::fs::read(file).unwrap()));
 
     // A longer prompt with the same prefix: first the cache file is read-only, then it is updated.

@@ -201,7 +201,7 @@ fn requests_cannot_fetch_or_upload() {
         ("/api/pull", 501),
         ("/api/create", 501),
         ("/api/push", 501),
-        ("/api/blobs/sha256:0000", 404),
+        ("/api/blobs/sha256:0000", 501),
         ("/cors-proxy", 404),
         ("/lora-adapters", 501),
     ] {
