@@ -134,7 +134,7 @@ fn prompt_cache_skips_prefill() {
     let again = cached(&[]);
     let stderr = text(&again.stderr);
     let fed = stderr.split("prompt: ").nth(1).unwrap();
-    assert!(stderr.contains("prompt cache: reused") && fed.trim().starts_with("1 tokens"), "{stderr}");
+    assert!(stderr.contains("prompt cache: reused") && fed.trim().starts_with("1 token,"), "{stderr}");
     assert_eq!((&plain.stdout, &kept), (&again.stdout, &std::fs::read(file).unwrap()));
 
     // A longer prompt with the same prefix: first the cache file is read-only, then it is updated.
@@ -330,10 +330,14 @@ fn run_rejects_invalid_flags() {
     refused(&run(&["-p", "a", "--top-p", "7"]), &["top-p: want 0 to 1, got 7"]);
     refused(&run(&["-p", "a", "-l", "99999+5"]), &["--logit-bias: token 99999 is not among the model's 640"]);
     refused(&run(&["-f", "/nowhere/prompt.txt"]), &["/nowhere/prompt.txt"]);
+    if cfg!(feature = "hub") {
+        let hub = ["user/repo: no such file; -hf user/repo names a model of the Hugging Face hub"];
+        refused(&command().args(["run", "-m", "user/repo", "-p", "a"]).output().unwrap(), &hub);
+    }
     let long = "word ".repeat(200);
     refused(
         &run(&["-p", &long]),
-        &["the text is too long: it has ", " tokens, and the context ", "--ctx-size"],
+        &["the text is too long: it needs ", ", and the context has ", "--ctx-size"],
     );
     for wrong in [
         &["--tempo", "1"][..],
