@@ -36,7 +36,8 @@ pub struct SpeculationArgs {
     #[arg(aliases = ["draft-n-min", "LLAMA_ARG_SPEC_DRAFT_N_MIN", "LLAMA_ARG_DRAFT_MIN"])]
     draft_min: usize,
     /// Minimum probability of a token of the draft model; a draft ends before a less likely one
-    #[arg(long, value_name = "P", default_value_t = 0.0, visible_alias = "spec-draft-p-min")]
+    #[arg(long, value_name = "P", default_value_t = 0.0, value_parser = probability)]
+    #[arg(visible_alias = "spec-draft-p-min")]
     #[arg(alias = "LLAMA_ARG_SPEC_DRAFT_P_MIN")]
     draft_p_min: f32,
     /// Layers of the draft model whose weights cuda keeps in VRAM, as --gpu-layers (also -ngld)
@@ -49,6 +50,11 @@ pub struct SpeculationArgs {
     #[arg(long, value_name = "N", default_value_t = NgramLookup::default().size, value_parser = count)]
     #[arg(visible_alias = "spec-ngram-simple-size-n")]
     spec_ngram_size_n: usize,
+}
+
+/// Reads the value of `--draft-p-min`.
+fn probability(text: &str) -> Result<f32, String> {
+    text.parse().ok().filter(|p| (0.0..=1.0).contains(p)).ok_or_else(|| "want 0 to 1".to_owned())
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -149,7 +149,7 @@ pub enum Error {
 /// The start of [`Error::ContextFull`].
 fn no_room(n_ctx: usize, used: usize, more: usize) -> String {
     if used == 0 {
-        return format!("the text is too long: it has {more} tokens, and the context {n_ctx} positions");
+        return format!("the text is too long: it needs {more} positions, and the context has {n_ctx}");
     }
     let what = if used < n_ctx { "the text is too long" } else { "the context is full" };
     format!("{what}: {used} of {n_ctx} positions are used and {more} more are needed")

@@ -13,6 +13,7 @@ const LLAMA_CPP: &[Line] = &[
     ("run -hf ggml-org/gemma-3-1b-it-GGUF -p Hi --top_k 40 --ctx_size 4096 --color auto", ""),
     ("run -m model.gguf -n 256 --grammar-file grammars/json.gbnf -p 'Request: at 8pm; Command:'", ""),
     ("run -m model.gguf -md draft.gguf --draft-max 16 --draft-min 5 -ngld 99 -p Once", ""),
+    ("run -m model.gguf -md draft.gguf --draft-p-min 2 -p Once", "want 0 to 1"),
     ("run -m model.gguf -md draft.gguf -devd CUDA1 -p Once", "--spec-draft-device is not supported: a draft"),
     ("chat -m model.gguf -hfd user/repo", "download the file with `sterna pull`"),
     ("run -m model.gguf -md draft.gguf -cd 64", "--spec-draft-ctx-size is not supported: a draft model uses"),

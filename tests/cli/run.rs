@@ -338,10 +338,14 @@ fn run_rejects_invalid_flags() {
     refused(&run(&["-p", "a", "--top-p", "7"]), &["top-p: want 0 to 1, got 7"]);
     refused(&run(&["-p", "a", "-l", "99999+5"]), &["--logit-bias: token 99999 is not among the model's 640"]);
     refused(&run(&["-f", "/nowhere/prompt.txt"]), &["/nowhere/prompt.txt"]);
+    if cfg!(feature = "hub") {
+        let hub = ["user/repo: no such file; -hf user/repo names a model of the Hugging Face hub"];
+        refused(&command().args(["run", "-m", "user/repo", "-p", "a"]).output().unwrap(), &hub);
+    }
     let long = "word ".repeat(200);
     refused(
         &run(&["-p", &long]),
-        &["the text is too long: it has ", " tokens, and the context ", "--ctx-size"],
+        &["the text is too long: it needs ", ", and the context has ", "--ctx-size"],
     );
     for wrong in [
         &["--tempo", "1"][..],

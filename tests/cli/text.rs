@@ -96,7 +96,7 @@ fn full_context_drops_the_oldest_messages() {
     assert!(stderr.contains("oldest messages are forgotten"), "{stderr}");
     let output = chat(&["-n", "16", "-c", "64"], &("word ".repeat(100) + "\nHi\n"));
     assert!(
-        text(&output.stderr).contains("error: the text is too long: it has "),
+        text(&output.stderr).contains("error: the text is too long: it needs "),
         "{}",
         text(&output.stderr)
     );
