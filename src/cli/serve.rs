@@ -65,8 +65,8 @@ pub struct ServeArgs {
     /// that only embeds]
     #[arg(long, value_name = "N")]
     kv_positions: Option<usize>,
-    /// Name of the model, or several, comma-separated: the first is its id, requests may use all [default: the
-    /// one in its file]
+    /// Name of the model, or several, comma-separated: the first is its id, requests may use all [default:
+    /// the one in its file]
     #[arg(short, long, value_name = "NAMES")]
     #[arg(aliases = ["LLAMA_ARG_ALIAS", "served-model-name"])]
     alias: Option<String>,

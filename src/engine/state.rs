@@ -136,6 +136,8 @@ impl Engine {
             let line = line()?;
             match line.strip_prefix(name).and_then(|rest| rest.strip_prefix(": ")) {
                 Some(saved) if saved == here => {}
+                // Files of earlier builds.
+                Some(saved) if name == "model" && saved == self.fingerprint(true)? => {}
                 Some(saved) => return other(name, saved, &here),
                 None => return Err(StateError::Damaged("a line of its header is missing").into()),
             }
@@ -149,7 +151,7 @@ impl Engine {
     /// Properties that two engines must share so that one can restore the sessions of the other.
     pub(super) fn form(&self) -> Result<Vec<(&'static str, String)>, Error> {
         let shared = &*self.shared;
-        let mut form = vec![("model", self.fingerprint()?), ("backend", shared.backend_name.to_owned())];
+        let mut form = vec![("model", self.fingerprint(false)?), ("backend", shared.backend_name.to_owned())];
         if let Some(kv) = shared.program.kvs.first() {
             form.extend([("keys as", kv.k.name().to_owned()), ("values as", kv.v.name().to_owned())]);
             if kv.is_windowed() {
@@ -164,13 +166,15 @@ impl Engine {
         Ok(form)
     }
 
-    /// A checksum of the model's shape and a sample of each tensor.
-    fn fingerprint(&self) -> Result<String, Error> {
+    /// A checksum of the model's shape and a sample of each tensor; `with_states` includes the number of
+    /// slots for recurrent states.
+    fn fingerprint(&self, with_states: bool) -> Result<String, Error> {
         let shared = &*self.shared;
         let mut sum = Hasher::new();
         // Skips the first line and the cache lines, which depend on the options and not on the model.
         let text = shared.program.to_string();
-        let of_model = text.lines().skip(1).filter(|line| !line.starts_with("kv "));
+        let of_options = |line: &str| line.starts_with("kv ") || (!with_states && line.starts_with("state "));
+        let of_model = text.lines().skip(1).filter(|line| !of_options(line));
         of_model.for_each(|line| sum.update(line.as_bytes()));
         for info in shared.gguf.tensors() {
             let sample = info.n_bytes.min(SAMPLE_BYTES);

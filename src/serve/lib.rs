@@ -9,8 +9,8 @@
 //! a kind (`kinds.rs`). Requests and answers are types that describe themselves to `api/openapi.rs`, and
 //! whole answers are folds of their streams. Other services run on the same jobs as a [`Companion`]; the
 //! crate in `grpc/` is one, for routers that serve several servers. [`InProcess`] takes requests without a
-//! listener. This crate never depends on command-line flags or devices; its messages for clients name flags of
-//! `sterna serve`. Start at [`Server`], then `api/mod.rs`.
+//! listener. This crate never depends on command-line flags or devices; its messages for clients name flags
+//! of `sterna serve`. Start at [`Server`], then `api/mod.rs`.
 #![forbid(unsafe_code)]
 
 mod answer;

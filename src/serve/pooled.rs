@@ -106,7 +106,7 @@ pub fn check_embeds(served: &Served) -> Result<(), ApiError> {
     match served.engine.pooling() {
         Pooling::Rank => Err(ApiError::bad(
             "this model is served with the pooling `rank`: it scores documents (/v1/rerank). For embeddings, \
-             start the server with --pooling none, mean, cls or last",
+             start the server with the pooling none, mean, cls or last",
         )),
         _ => Ok(()),
     }
@@ -118,7 +118,7 @@ pub fn check_pools(served: &Served) -> Result<(), ApiError> {
     match served.engine.pooling() {
         Pooling::None => Err(ApiError::bad(
             "this model is served with the pooling `none`, a vector per token: use /embedding for these. For \
-             a vector per text, start the server with --pooling mean, cls or last",
+             a vector per text, start the server with the pooling mean, cls or last",
         )),
         _ => Ok(()),
     }
@@ -130,7 +130,7 @@ pub fn check_ranks(served: &Served) -> Result<(), ApiError> {
         Pooling::Rank => Ok(()),
         pooling => Err(ApiError::bad(format!(
             "this model is served with the pooling `{}`: it makes embeddings (/v1/embeddings). To rank, \
-             start the server with --reranking (or --pooling rank), and a model that has a classifier",
+             start the server with --reranking, and a model that has a classifier",
             pooling.name()
         ))),
     }

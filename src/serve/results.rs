@@ -1,5 +1,5 @@
 //! Results of tools as text for the model. The client that calls tools cannot know in advance what they
-//! return, and an error would end the conversation: what is not text becomes words, or a note that it is there.
+//! return, and an error would end the conversation: what is not text becomes words or a note.
 
 use serde_json::Value;
 

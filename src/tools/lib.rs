@@ -1,9 +1,9 @@
 //! Tool calls: constrains a model to a call format, and parses its output incrementally.
 //!
 //! A model writes calls and reasoning as it was trained to; the template reveals the format:
-//! [`Syntax::of_model`]. A call format provides the grammar of a message with calls ([`Format::grammar`], in
-//! Lark, for the crate `grammar`) and the [`Parser`] that converts pieces of text to [`Delta`]s. The parser
-//! also splits off [`Thoughts`].
+//! [`Syntax::of_template`]. A call format provides the grammar of a message with calls ([`Format::grammar`],
+//! in Lark, for the crate `grammar`) and the [`Parser`] that converts pieces of text to [`Delta`]s. The
+//! parser also splits off [`Thoughts`].
 //!
 //! This crate knows messages and templates, but neither HTTP nor the engine.
 #![forbid(unsafe_code)]

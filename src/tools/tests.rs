@@ -37,7 +37,7 @@ impl Said {
     }
 }
 
-pub fn weather() -> Tool {
+fn weather() -> Tool {
     let parameters = json!({
         "type": "object",
         "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},

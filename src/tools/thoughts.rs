@@ -96,8 +96,8 @@ impl Syntax {
         Self { calls, thoughts, shows_tools: calls.shows_tools(source) }
     }
 
-    /// Detects the syntax of a model from its template, as [`of_model`](Self::of_model). A template that raises
-    /// an exception for tools gets [`Format::Generic`].
+    /// Detects the syntax of a model as [`of_model`](Self::of_model). A template that raises an exception for
+    /// tools gets [`Format::Generic`].
     pub fn of_template(template: &ChatTemplate, has_token: impl Fn(&str) -> bool) -> Self {
         let syntax = Self::of_model(template.source(), has_token);
         let is_refused =

@@ -76,12 +76,12 @@ fn file_limits_leave_no_output_file() {
     let out = dir.path().join("out");
     for args in [
         &["synth", "--preset", "tiny"][..],
-        &["quantize", &model(), "q4_0"],
+        &["quantize", "--allow-requantize", &model(), "q4_0"],
         &["run", "-n", "1", "-p", "You", "-m", &model(), "--prompt-cache"],
     ] {
         let mut args = args.to_vec();
         // The output is the last argument, but for `quantize`.
-        let at = if args[0] == "quantize" { 2 } else { args.len() };
+        let at = if args[0] == "quantize" { 3 } else { args.len() };
         args.insert(at, out.to_str().unwrap());
         let script = "ulimit -f 1; exec \"$0\" \"$@\"";
         let mut command = std::process::Command::new("sh");

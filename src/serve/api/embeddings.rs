@@ -83,10 +83,6 @@ impl ParsedRequest {
             dimensions: pooled::dimensions(fields.dimensions()?, served)?,
             norm: fields.embd_normalize()?.map_or(read.app.options.embd_normalize, |p| p as i32),
         };
-        // llama-server joins texts and tokens; in OpenAI's API a list has one of both.
-        if name == "input" {
-            pooled::check_unmixed(name, value)?;
-        }
         let texts = pooled::texts(name, value, served, most, CUT_TOKENS)?;
         check_numbers(name, &texts, served)?;
         Ok(Self {

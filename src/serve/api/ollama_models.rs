@@ -54,8 +54,8 @@ async fn not_here(_: Arc<App>, request: Request) -> Answer {
         "/api/copy" => "models are named when the server is started: `sterna serve -a NAME,OTHER` gives two",
         "/api/delete" => "models are chosen when the server is started: `sterna rm` removes downloaded ones",
         _ => {
-            "models are chosen when the server is started: `sterna convert` and `sterna quantize` make files, \
-             `sterna serve --models NAME=FILE` serves them; requests have the system prompt and the options"
+            "models are chosen when the server is started: `sterna convert` and `sterna quantize` make \
+             files, `sterna serve --models NAME=FILE` serves them; requests have the system prompt"
         }
     }))
 }

@@ -20,8 +20,8 @@ pub fn explained(json: &[u8], err: &serde_json::Error) -> String {
         Some(at) => {
             let escape = String::from_utf8_lossy(&json[at..at + LEN]);
             format!(
-                "`{escape}` is a lone surrogate, half of a character, as in a text that was cut within an emoji; \
-                 in JavaScript `toWellFormed()` repairs the text: {err}"
+                "`{escape}` is a lone surrogate, half of a character, as in a text that was cut within an \
+                 emoji; in JavaScript `toWellFormed()` repairs the text: {err}"
             )
         }
         None => err,

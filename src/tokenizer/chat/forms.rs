@@ -15,7 +15,7 @@ const BETWEEN: &str = "\n\n";
 type Form = fn(&[Message]) -> Vec<Message>;
 
 /// The forms in the order of their preference, the conversation itself first. They are made one by one, and
-/// may be equal. With `merges_calls`, a message with tool calls is merged with the assistant's text before it.
+/// may be equal. With `merges_calls`, tool calls are merged with the assistant's text before them.
 pub fn forms(messages: &[Message], merges_calls: bool) -> impl Iterator<Item = Vec<Message>> {
     let forms: [(Form, bool); 5] = [
         (<[Message]>::to_vec, false),

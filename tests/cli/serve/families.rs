@@ -139,7 +139,8 @@ fn ollama_endpoints_work() {
 
 #[test]
 fn model_without_template_reads_the_system() {
-    let server = TestServer::start(|_| ());
+    // A template without roles is none for chats.
+    let server = TestServer::start(|options| options.template = Some("{{ bos_token }}".into()));
     let count = |more: Value| {
         let body = with(&json!({ "stream": false, "options": { "num_predict": 1 } }), more);
         server.post("/api/generate", &body).ok()["prompt_eval_count"].clone()
