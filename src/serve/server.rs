@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime::{Builder, Runtime};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 
 use super::api;
 use super::app::App;
@@ -14,6 +14,7 @@ use super::companion::{Companion, Endpoint, Started};
 use super::engine_thread;
 use super::error::ServeError;
 use super::http::connection::Connections;
+use super::http::places::Places;
 use super::http::tls::Acceptor;
 use super::instance::ModelBudget;
 use super::job::Command;
@@ -35,7 +36,7 @@ pub struct Server {
     address: SocketAddr,
     app: Arc<App>,
     runtime: Runtime,
-    places: Arc<Semaphore>,
+    places: Arc<Places>,
     ending: watch::Sender<bool>,
     companions: Vec<Started>,
 }
@@ -98,7 +99,7 @@ impl Server {
         let address = listener.local_addr()?;
         listener.set_nonblocking(true)?;
         let tls = options.tls.as_ref().map(|files| Acceptor::new(files, &[b"http/1.1"])).transpose()?;
-        let places = Arc::new(Semaphore::new(options.max_connections));
+        let places = Places::new(options.max_connections);
         let (header_time, write_time) = (options.header_time, options.write_time);
         let budget = match by_name {
             true => ModelBudget::new(options.models_max, options.models_bytes),
@@ -146,12 +147,11 @@ impl Server {
     pub fn wait(self) -> Result<(), ServeError> {
         let Self { app, runtime, places, ending, companions, .. } = self;
         let mut tasks: Vec<_> = companions.into_iter().filter_map(|companion| companion.task).collect();
-        let n_places = u32::try_from(app.options.max_connections).unwrap_or(u32::MAX);
         runtime.block_on(async {
             app.life.until(|phase| phase >= Phase::Ending).await;
             ending.send_replace(true);
             let mut all_closed = async || {
-                drop(places.acquire_many(n_places).await);
+                places.all_left().await;
                 // A task that panicked is finished as well.
                 for task in tasks.iter_mut().filter(|task| !task.is_finished()) {
                     let _ = task.await;

@@ -5,6 +5,7 @@ pub mod body;
 pub mod connection;
 pub mod guard;
 pub mod json;
+pub mod places;
 pub mod stream;
 #[cfg(feature = "tls")]
 pub mod tls;
