@@ -60,7 +60,8 @@ pub fn texts(
         let name = if value.is_array() { format!("{name}[{at}]") } else { name.to_owned() };
         return Err(ApiError::field(name, "a text that is not empty", &list[at]));
     }
-    let mut texts = prompts::several(name, value, served, TEXTS)?;
+    let too_long = most.is_none().then_some(ApiError::text_too_long as fn(_, _, _) -> _);
+    let mut texts = prompts::several(name, value, served, TEXTS, too_long)?;
     let n_texts = texts.len();
     for (at, text) in texts.iter_mut().enumerate() {
         if let Some(most) = most {
@@ -70,6 +71,14 @@ pub fn texts(
         check_length(name, text.len(), served)?;
     }
     Ok(texts.into_iter().map(|text| (text, Pooled::default())).collect())
+}
+
+/// Refuses a text of more bytes than can fit the context.
+pub fn check_bytes(name: impl FnOnce() -> String, text: &str, served: &Served) -> Result<(), ApiError> {
+    match served.exceeds(text.len(), served.n_ctx()) {
+        Some(n_tokens) => Err(ApiError::text_too_long(name(), n_tokens, served.n_ctx())),
+        None => Ok(()),
+    }
 }
 
 /// Refuses a text that is longer than the context.

@@ -19,21 +19,32 @@ pub const WANT: &str = "a text, a list of tokens, or a list of those";
 /// # Errors
 /// 400 for a value that is not a prompt, is empty, or contains tokens that the model does not have.
 pub fn prompts(name: &str, value: &Value, served: &Served) -> Result<Vec<Vec<u32>>, ApiError> {
-    several(name, value, served, PROMPTS)
+    several(name, value, served, PROMPTS, Some(|_, n_tokens, n_ctx| ApiError::too_long(n_tokens, n_ctx)))
 }
 
-/// As [`prompts`], with at most `most` prompts.
+/// Error for a text that is too long for the context, from the name of its field, its number of tokens, and
+/// the context length.
+type TooLong = fn(String, usize, usize) -> ApiError;
+
+/// As [`prompts`], with at most `most` prompts. Texts that cannot fit the context are refused unread, unless
+/// `too_long` is `None`.
 ///
 /// # Errors
 /// As [`prompts`].
-pub fn several(name: &str, value: &Value, served: &Served, most: usize) -> Result<Vec<Vec<u32>>, ApiError> {
+pub fn several(
+    name: &str,
+    value: &Value,
+    served: &Served,
+    most: usize,
+    too_long: Option<TooLong>,
+) -> Result<Vec<Vec<u32>>, ApiError> {
     let list = match value {
         Value::Array(list) => list,
-        one => return Ok(vec![prompt(name, std::slice::from_ref(one), served)?]),
+        one => return Ok(vec![prompt(name, std::slice::from_ref(one), served, too_long)?]),
     };
     let is_one = list.iter().any(Value::is_number);
     if is_one {
-        return Ok(vec![prompt(name, list, served)?]);
+        return Ok(vec![prompt(name, list, served, too_long)?]);
     }
     if list.is_empty() || list.len() > most {
         let message = format!("`{name}`: want 1 to {most} entries, got {}", list.len());
@@ -42,8 +53,8 @@ pub fn several(name: &str, value: &Value, served: &Served, most: usize) -> Resul
     let each = list.iter().enumerate().map(|(at, one)| {
         let name = format!("{name}[{at}]");
         match one {
-            Value::Array(parts) => prompt(&name, parts, served),
-            one => prompt(&name, std::slice::from_ref(one), served),
+            Value::Array(parts) => prompt(&name, parts, served, too_long),
+            one => prompt(&name, std::slice::from_ref(one), served, too_long),
         }
     });
     each.collect()
@@ -57,13 +68,18 @@ pub fn tokens(name: &str, value: Option<&Value>, served: &Served) -> Result<Vec<
     match value {
         None => Ok(Vec::new()),
         Some(Value::Array(list)) if list.is_empty() => Ok(Vec::new()),
-        Some(Value::Array(list)) if list.iter().all(Value::is_number) => prompt(name, list, served),
+        Some(Value::Array(list)) if list.iter().all(Value::is_number) => prompt(name, list, served, None),
         Some(other) => Err(ApiError::field(name, "a list of tokens", other)),
     }
 }
 
 /// One prompt of texts and tokens.
-fn prompt(name: &str, parts: &[Value], served: &Served) -> Result<Vec<u32>, ApiError> {
+fn prompt(
+    name: &str,
+    parts: &[Value],
+    served: &Served,
+    too_long: Option<TooLong>,
+) -> Result<Vec<u32>, ApiError> {
     let (tokenizer, n_vocab) = (served.tokenizer(), served.engine.hyper().n_vocab);
     let mut tokens = Vec::new();
     for (at, part) in parts.iter().enumerate() {
@@ -71,6 +87,10 @@ fn prompt(name: &str, parts: &[Value], served: &Served) -> Result<Vec<u32>, ApiE
             return Err(ApiError::unsupported(format!("{name}.multimodal_data")));
         }
         let text = part.as_str().or_else(|| part.get("prompt_string")?.as_str());
+        let exceeds = text.and_then(|text| served.exceeds(text.len(), served.n_ctx()));
+        if let (Some(n_tokens), Some(too_long)) = (exceeds, too_long) {
+            return Err(too_long(name.to_owned(), n_tokens, served.n_ctx()));
+        }
         match (text, part) {
             // Only the first text gets a BOS token.
             (Some(text), _) => tokens.extend(tokenizer.encode(text, Special::Parse, at == 0)),

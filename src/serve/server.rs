@@ -18,6 +18,7 @@ use super::http::places::Places;
 use super::http::tls::Acceptor;
 use super::instance::ModelBudget;
 use super::job::Command;
+use super::lanes;
 use super::model::{LoadError, Loaded, ModelSource};
 use super::models::Models;
 use super::options::ServeOptions;
@@ -26,8 +27,6 @@ use super::watchdog;
 
 /// Threads that serve HTTP. The other cores are left to the model.
 const HTTP_THREADS: usize = 2;
-/// Threads for templates and tokenising.
-const TEXT_THREADS: usize = 2;
 /// Maximum time for the ends of aborted answers to reach their clients.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
@@ -180,7 +179,7 @@ impl Server {
 pub fn runtime() -> io::Result<Runtime> {
     Builder::new_multi_thread()
         .worker_threads(HTTP_THREADS)
-        .max_blocking_threads(TEXT_THREADS)
+        .max_blocking_threads(lanes::THREADS)
         .thread_name("http")
         .enable_io()
         .enable_time()

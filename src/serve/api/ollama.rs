@@ -380,6 +380,9 @@ fn generate_prompt(
     let raw = fields.raw()?.unwrap_or(false) || !served.chats();
     let tokenizer = served.tokenizer();
     if raw {
+        if let Some(n_tokens) = served.exceeds(text.len(), served.n_ctx()) {
+            return Err(ApiError::too_long(n_tokens, served.n_ctx()));
+        }
         let ids = tokenizer.encode(text, Special::Parse, context.is_empty());
         let prompt = Prompt { text: text.to_owned(), ids: [context, ids].concat() };
         constraints.unread().apply(served, &prompt, generation)?;

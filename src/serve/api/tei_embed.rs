@@ -49,7 +49,7 @@ async fn embed(app: Arc<App>, request: Request) -> Answer {
             norm: if fields.normalize()?.unwrap_or(true) { 2 } else { -1 },
         };
         let texts = pooled::texts("inputs", fields.inputs()?, served, most)?;
-        Ok((Job::pooled(&read.client.0, texts), form))
+        Ok((Job::pooled(&read.client.0, &read.sender, texts), form))
     });
     let (job, form) = parsed.await?;
     let vectors = pooled::compute(&app, &model, job).await?;

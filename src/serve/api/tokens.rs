@@ -109,6 +109,10 @@ async fn tokenize(app: Arc<App>, request: Request) -> Answer {
     let answer = Read::<TokenizeRequest>::of(&app, request).await?.work(|read, served| {
         let (fields, tokenizer) = (read.fields(), served.tokenizer());
         let encode = |text: &str, add_special: bool| {
+            let most = served.most_text();
+            if let Some(n_tokens) = served.exceeds(text.len(), most) {
+                return Err(ApiError::bad(format!("want a text of at most {most} tokens, got {n_tokens}")));
+            }
             let special = match fields.parse_special()?.unwrap_or(true) {
                 true => Special::Parse,
                 false => Special::AsText,
@@ -143,8 +147,7 @@ async fn tokenize(app: Arc<App>, request: Request) -> Answer {
 
 async fn detokenize(app: Arc<App>, request: Request) -> Answer {
     let answer = Read::<DetokenizeRequest>::of(&app, request).await?.work(|read, served| {
-        let most = 16 * served.n_ctx().max(4096);
-        let list = Array::new(most).read("tokens".to_owned(), read.fields().tokens()?)?;
+        let list = Array::new(served.most_text()).read("tokens".to_owned(), read.fields().tokens()?)?;
         let n_vocab = served.tokenizer().n_vocab();
         let id = |value: &Value| {
             let id = int(value).and_then(|id| u32::try_from(id).ok()).filter(|id| (*id as usize) < n_vocab);

@@ -2,13 +2,16 @@
 
 use std::io;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use sterna_serve::companion::{Acceptor, TlsStream};
+use sterna_serve::companion::{Acceptor, Doing, Peer, Place, Places, TlsStream};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_stream::Stream;
 use tonic::transport::server::Connected;
 
@@ -19,8 +22,14 @@ const WAITING: usize = 16;
 pub struct Incoming(mpsc::Receiver<io::Result<Connection>>);
 
 impl Incoming {
-    /// Connections of `listener`; TLS handshakes may take up to `patience`.
-    pub fn new(listener: TcpListener, tls: Option<Acceptor>, patience: Duration) -> Self {
+    /// Connections of `listener`, which have `places`; TLS handshakes and the first bytes may take up to
+    /// `patience`.
+    pub fn new(
+        listener: TcpListener,
+        tls: Option<Acceptor>,
+        patience: Duration,
+        places: Arc<Places>,
+    ) -> Self {
         let (sender, receiver) = mpsc::channel(WAITING);
         tokio::spawn(async move {
             loop {
@@ -28,8 +37,8 @@ impl Incoming {
                     () = sender.closed() => return,
                     accepted = listener.accept() => accepted,
                 };
-                let stream = match accepted {
-                    Ok((stream, _)) => stream,
+                let (stream, address) = match accepted {
+                    Ok(accepted) => accepted,
                     // Too many open files, for instance: other connections will close.
                     Err(err) => {
                         tracing::warn!("a connection could not be accepted: {err}");
@@ -38,18 +47,30 @@ impl Incoming {
                     }
                 };
                 let _ = stream.set_nodelay(true);
-                let (tls, sender) = (tls.clone(), sender.clone());
+                let peer = Peer::new(address.ip());
+                let place = tokio::select! {
+                    () = sender.closed() => return,
+                    place = places.enter(&peer) => place,
+                };
+                let (tls, sender, first) = (tls.clone(), sender.clone(), Instant::now() + patience);
                 tokio::spawn(async move {
-                    let connection = match tls {
-                        None => Connection::Plain(stream),
-                        Some(tls) => match tokio::time::timeout(patience, tls.accept(stream)).await {
-                            Ok(Ok(stream)) => Connection::Tls(Box::new(stream)),
-                            Ok(Err(err)) => return tracing::debug!("TLS handshake failed: {err}"),
-                            Err(_) => return tracing::debug!("TLS handshake failed: the client timed out"),
+                    let encrypted = match tls {
+                        None => Ok(Ok(Transport::Plain(stream))),
+                        Some(tls) => tokio::select! {
+                            () = place.given_up() => return,
+                            accepted = timeout_at(first, tls.accept(stream)) => {
+                                accepted.map(|stream| stream.map(Box::new).map(Transport::Tls))
+                            }
                         },
                     };
+                    let stream = match encrypted {
+                        Ok(Ok(stream)) => stream,
+                        Ok(Err(err)) => return tracing::debug!("TLS handshake failed: {err}"),
+                        Err(_) => return tracing::debug!("TLS handshake failed: the client timed out"),
+                    };
+                    let caller = Arc::new(Caller { peer, place, n_calls: Mutex::new(0) });
                     // A server that is shutting down takes no more connections.
-                    let _ = sender.send(Ok(connection)).await;
+                    let _ = sender.send(Ok(Connection::new(stream, caller, first))).await;
                 });
             }
         });
@@ -65,18 +86,81 @@ impl Stream for Incoming {
     }
 }
 
+/// The client of a connection, in the extensions of its requests.
+pub struct Caller {
+    /// Its address.
+    pub peer: Peer,
+    place: Place,
+    /// Number of running requests.
+    n_calls: Mutex<usize>,
+}
+
+impl Caller {
+    /// Keeps the connection's place for a request.
+    pub fn call(self: Arc<Self>) -> Call {
+        self.count(|n| n + 1);
+        Call(self)
+    }
+
+    fn count(&self, change: impl FnOnce(usize) -> usize) {
+        let mut n_calls = self.n_calls.lock().unwrap_or_else(PoisonError::into_inner);
+        *n_calls = change(*n_calls);
+        self.place.now(if *n_calls > 0 { Doing::Answer } else { Doing::Head });
+    }
+}
+
+/// A running request of a connection.
+pub struct Call(Arc<Caller>);
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        self.0.count(|n| n - 1);
+    }
+}
+
 /// A connection.
-pub enum Connection {
-    /// Not encrypted.
+pub struct Connection {
+    stream: Transport,
+    caller: Arc<Caller>,
+    /// Ends when the connection has to: another one has its place, or it has not begun in time.
+    ends: Pin<Box<dyn Future<Output = ()> + Send>>,
+    has_ended: bool,
+    /// Bytes of HTTP/2's preface that have not arrived.
+    preface_left: Arc<AtomicUsize>,
+}
+
+/// Bytes that every client of HTTP/2 sends first.
+const PREFACE_BYTES: usize = 24;
+
+impl Connection {
+    fn new(stream: Transport, caller: Arc<Caller>, first: Instant) -> Self {
+        let preface_left = Arc::new(AtomicUsize::new(PREFACE_BYTES));
+        let (of, left) = (Arc::clone(&caller), Arc::clone(&preface_left));
+        let ends = Box::pin(async move {
+            tokio::select! {
+                () = of.place.given_up() => return,
+                () = sleep_until(first) => {}
+            }
+            if left.load(Ordering::Relaxed) == 0 {
+                of.place.given_up().await;
+            }
+        });
+        Self { stream, caller, ends, has_ended: false, preface_left }
+    }
+}
+
+enum Transport {
     Plain(TcpStream),
     /// Encrypted.
     Tls(Box<TlsStream>),
 }
 
 impl Connected for Connection {
-    type ConnectInfo = ();
+    type ConnectInfo = Arc<Caller>;
 
-    fn connect_info(&self) -> Self::ConnectInfo {}
+    fn connect_info(&self) -> Self::ConnectInfo {
+        Arc::clone(&self.caller)
+    }
 }
 
 impl AsyncRead for Connection {
@@ -85,32 +169,41 @@ impl AsyncRead for Connection {
         context: &mut Context<'_>,
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_read(context, into),
-            Self::Tls(stream) => Pin::new(stream).poll_read(context, into),
+        let this = self.get_mut();
+        this.has_ended = this.has_ended || this.ends.as_mut().poll(context).is_ready();
+        if this.has_ended {
+            return Poll::Ready(Ok(()));
         }
+        let before = into.filled().len();
+        let read = match &mut this.stream {
+            Transport::Plain(stream) => Pin::new(stream).poll_read(context, into),
+            Transport::Tls(stream) => Pin::new(stream).poll_read(context, into),
+        };
+        let left = this.preface_left.load(Ordering::Relaxed);
+        this.preface_left.store(left.saturating_sub(into.filled().len() - before), Ordering::Relaxed);
+        read
     }
 }
 
 impl AsyncWrite for Connection {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_write(context, bytes),
-            Self::Tls(stream) => Pin::new(stream).poll_write(context, bytes),
+        match &mut self.get_mut().stream {
+            Transport::Plain(stream) => Pin::new(stream).poll_write(context, bytes),
+            Transport::Tls(stream) => Pin::new(stream).poll_write(context, bytes),
         }
     }
 
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_flush(context),
-            Self::Tls(stream) => Pin::new(stream).poll_flush(context),
+        match &mut self.get_mut().stream {
+            Transport::Plain(stream) => Pin::new(stream).poll_flush(context),
+            Transport::Tls(stream) => Pin::new(stream).poll_flush(context),
         }
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_shutdown(context),
-            Self::Tls(stream) => Pin::new(stream).poll_shutdown(context),
+        match &mut self.get_mut().stream {
+            Transport::Plain(stream) => Pin::new(stream).poll_shutdown(context),
+            Transport::Tls(stream) => Pin::new(stream).poll_shutdown(context),
         }
     }
 }

@@ -10,6 +10,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 use vllm_proto::{GenerateRequest, GenerateResponse, inference_server};
 
+use super::incoming::{Call, Caller};
 use super::kv_transfer::Transfer;
 use super::request::ParsedRequest;
 use super::stream::{Messages, merged};
@@ -37,12 +38,12 @@ pub struct Inference {
 pub struct Running(Mutex<HashMap<String, Vec<Arc<Notify>>>>);
 
 impl Running {
-    fn add(self: &Arc<Self>, name: String) -> Entry {
+    fn add(self: &Arc<Self>, name: String, call: Option<Call>) -> Entry {
         let ends: Arc<Notify> = Arc::default();
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.entry(name.clone()).or_default().push(Arc::clone(&ends));
         drop(all);
-        Entry { running: Arc::clone(self), name, ends }
+        Entry { running: Arc::clone(self), name, ends, _call: call }
     }
 
     /// Aborts the requests called `name`.
@@ -57,6 +58,7 @@ struct Entry {
     running: Arc<Running>,
     name: String,
     ends: Arc<Notify>,
+    _call: Option<Call>,
 }
 
 impl Drop for Entry {
@@ -79,13 +81,21 @@ impl Inference {
         self.app.check().map_err(|err| status(&err))?;
         let client = who(&self.app, &request)?;
         let model = model(&self.app).await?;
+        let caller = request.extensions().get::<Arc<Caller>>().cloned();
+        let sender = match &caller {
+            Some(caller) if client.0.is_empty() => Arc::clone(&caller.peer.0),
+            _ => Arc::clone(&client.0),
+        };
         let request = request.into_inner();
-        let entry = self.running.add(request.request_id.clone());
+        let entry = self.running.add(request.request_id.clone(), caller.map(Caller::call));
         let (app, of, transfer) = (Arc::clone(&self.app), Arc::clone(&model), self.transfer.clone());
-        let read = move || ParsedRequest::of(&app, &of.served, &client, transfer, request);
+        let place = self.app.place(&model, &sender).map_err(|err| status(&err))?;
+        let read = move || ParsedRequest::of(&app, &of.served, &client, &sender, transfer, request);
         // Tokenising and compiling grammars may take long.
-        let parsed = tokio::task::spawn_blocking(read).await;
-        let parsed = parsed.unwrap_or_else(|_| Err(ApiError::ours("the request could not be processed")));
+        let parsed = tokio::select! {
+            parsed = self.app.lanes.run(read) => parsed,
+            () = place.displaced() => Err(ApiError::displaced()),
+        };
         let parsed = parsed.map_err(|err| status(&err))?;
         let mut job = parsed.job.clone();
         if let Some((transfer, source)) = &parsed.fetch {
@@ -93,7 +103,7 @@ impl Inference {
             let most = model.saved_size.most(job.prompts[0].len() - 1);
             job.handed = transfer.fetch(source, most).await;
         }
-        let handle = self.app.begin(&model, job).map_err(|err| status(&err))?;
+        let handle = self.app.begin_in(&model, job, place).map_err(|err| status(&err))?;
         let (sender, receiver) = mpsc::channel(MESSAGES);
         let messages = Messages::new(parsed, model);
         let (life, patience) = (Arc::clone(&self.app.life), self.app.options.write_time);

@@ -27,7 +27,7 @@ use super::tls::Acceptor;
 /// Largest head of a request, in bytes.
 const HEAD_BYTES: usize = 64 << 10;
 /// Maximum time for the TLS handshake and the head of the first request.
-const FIRST_HEAD: Duration = Duration::from_secs(10);
+pub const FIRST_HEAD: Duration = Duration::from_secs(10);
 /// Time for the last bytes of a connection whose place is given up.
 const LAST_BYTES: Duration = Duration::from_millis(100);
 /// Maximum time from a request to the close of the client's sending side, for the client to be taken to wait

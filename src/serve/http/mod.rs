@@ -3,6 +3,7 @@
 pub mod arriving;
 pub mod body;
 pub mod connection;
+pub mod decoding;
 pub mod guard;
 pub mod json;
 pub mod places;

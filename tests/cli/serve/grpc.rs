@@ -437,6 +437,25 @@ fn dropped_and_aborted_grpc_requests_free_their_pages() {
 }
 
 #[test]
+fn idle_grpc_connections_give_up_their_places() {
+    let slow = engine_that(|_| Act::Sleep(Duration::from_millis(10)));
+    let server = TestServer::with_companions(slow, vec![grpc()], |options| options.max_connections = 2);
+    runtime().block_on(async {
+        let channel_of_long = channel(&server).await;
+        let long = request(&prompt(1, 40), 100);
+        let long = tokio::spawn(async move { generate(&channel_of_long, long).await });
+        server.until("it runs", |server| server.metric("llamacpp:requests_processing") > 0.0);
+        let mut idle = Vec::new();
+        for _ in 0..4 {
+            idle.push(tokio::net::TcpStream::connect(server.grpc.unwrap()).await.unwrap());
+        }
+        generate(&channel(&server).await, request(&prompt(2, 40), 3)).await.unwrap();
+        // The connection with a running request has kept its place.
+        assert_eq!(long.await.unwrap().unwrap().tokens.len(), 100);
+    });
+}
+
+#[test]
 fn concurrent_grpc_streams_equal_single_ones() {
     let server = started();
     let asked = |at: u32| {
