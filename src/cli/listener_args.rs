@@ -55,7 +55,7 @@ pub struct ListenerArgs {
     /// Maximum number of waiting requests; further ones are rejected
     #[arg(long, value_name = "N", default_value_t = 64)]
     queue: usize,
-    /// Maximum number of connections; further ones wait
+    /// Maximum number of connections; idle ones give up their places to further ones
     #[arg(long, value_name = "N", default_value_t = 1024)]
     connections: usize,
     /// Origins that browsers may send requests from, comma-separated, or *

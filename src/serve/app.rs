@@ -12,9 +12,11 @@ use super::error::{ApiError, ServeError};
 use super::http::host::HostNames;
 use super::instance::Instance;
 use super::job::{Handle, Job};
+use super::lanes::Lanes;
 use super::metrics::Metrics;
 use super::models::Models;
 use super::options::ServeOptions;
+use super::shares::{Share, Shares};
 use super::status::{Life, Phase};
 use sterna_engine::PageEvent;
 
@@ -28,6 +30,9 @@ pub struct PageEvents {
     pub ended: Arc<Notify>,
 }
 
+/// Bodies of the largest size that may arrive or wait at a time.
+const BODIES: usize = 16;
+
 /// The state of a server.
 pub struct App {
     /// Options of the operator.
@@ -40,6 +45,10 @@ pub struct App {
     pub metrics: Arc<Metrics>,
     /// Models that requests may ask for.
     pub models: Models,
+    /// Threads that parse and tokenise requests.
+    pub lanes: Lanes,
+    /// Bytes of bodies that arrive or wait.
+    pub bodies: Arc<Shares>,
     /// Seconds since 1970 when the server began.
     pub started: u64,
     /// Publisher of changes of the prefix cache, if a companion has set one.
@@ -56,6 +65,8 @@ impl App {
     pub fn new(options: ServeOptions, on_loopback: bool, models: Models) -> Self {
         let hosts = HostNames::new(&options.hosts, on_loopback, !options.keys.is_empty());
         Self {
+            bodies: Shares::new(options.max_body_bytes.saturating_mul(BODIES)),
+            lanes: Lanes::default(),
             options,
             hosts,
             life: Arc::default(),
@@ -82,13 +93,30 @@ impl App {
         }
     }
 
+    /// A place in the queue of a model, for a request from `sender`.
+    ///
+    /// # Errors
+    /// 429 if too many requests are waiting.
+    pub fn place(&self, model: &Instance, sender: &Arc<str>) -> Result<Arc<Share>, ApiError> {
+        model.place(sender, self.metrics.whole.mean())
+    }
+
     /// Hands a job to the engine thread of its model.
     ///
     /// # Errors
     /// 429 if too many requests are waiting; 503 if the server is shutting down.
     pub fn begin(&self, model: &Instance, job: Job) -> Result<Handle, ApiError> {
+        let place = self.place(model, &job.sender)?;
+        self.begin_in(model, job, place)
+    }
+
+    /// Hands a job with a place in the queue to the engine thread of its model.
+    ///
+    /// # Errors
+    /// 429 if it has been displaced; 503 if the server is shutting down.
+    pub fn begin_in(&self, model: &Instance, job: Job, place: Arc<Share>) -> Result<Handle, ApiError> {
         self.check()?;
-        model.begin(job, self.options.queue, self.metrics.whole.mean())
+        model.begin(job, place)
     }
 
     /// Ends the server because of `failure`.

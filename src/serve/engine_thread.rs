@@ -70,7 +70,7 @@ fn run(app: &App, at: usize) -> Result<(), LoadError> {
     let ((served, mut batch), permit) = app.models.load(at, &app.life, |loaded| ready(app, at, loaded))?;
     let (sender, commands) = channel();
     let step_time = app.options.step_time.unwrap_or_else(|| watchdog::step_time(&served.engine));
-    let status = Arc::new(EngineStatus::new(step_time));
+    let status = Arc::new(EngineStatus::new(step_time, app.options.queue));
     if let Some(events) = app.page_events.get() {
         let sender = events.sender.clone();
         // The publisher may have ended before the engine.

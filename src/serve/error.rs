@@ -9,6 +9,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
 
+use super::http::decoding::ACCEPTED;
 use super::http::json::json;
 
 /// Failure that ends a server.
@@ -167,6 +168,44 @@ impl ApiError {
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, "invalid_request_error", message)
     }
 
+    /// The body has too many JSON values.
+    pub fn too_many_values(most: usize) -> Self {
+        let message = format!(
+            "the body of the request has too many JSON values for a server that keeps {most} (an object \
+             counts as 6): send fewer texts or tokens in a request"
+        );
+        Self::new(StatusCode::PAYLOAD_TOO_LARGE, "invalid_request_error", message)
+    }
+
+    /// The coding of the body is not supported.
+    pub fn unsupported_coding(given: &str) -> Self {
+        let shown: String = given.escape_debug().take(80).collect();
+        let message =
+            format!("the `Content-Encoding` {shown} is not supported: want at most four of {ACCEPTED}");
+        Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "invalid_request_error", message)
+    }
+
+    /// The bodies of all requests together are too large, and this client's are the largest.
+    pub fn too_many_bytes() -> Self {
+        let message = "the server holds too many large requests of this client; try again in 2 s";
+        Self {
+            code: Some("too_many_bytes"),
+            retry_after: Some(2),
+            ..Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", message)
+        }
+    }
+
+    /// A request of a client with fewer requests has got the place in the queue.
+    pub fn displaced() -> Self {
+        let message = "the queue is full, and its place is needed by a client with fewer requests; try again \
+                       in 2 s";
+        Self {
+            code: Some("queue_full"),
+            retry_after: Some(2),
+            ..Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", message)
+        }
+    }
+
     /// Too many requests are waiting.
     pub fn queue_full(waiting: usize, retry_after: u32) -> Self {
         let message = format!("{waiting} requests are waiting already; try again in {retry_after} s");
@@ -241,6 +280,9 @@ impl IntoResponse for ApiError {
         let headers = response.headers_mut();
         if let Some(seconds) = self.retry_after {
             headers.insert("retry-after", seconds.into());
+        }
+        if self.status == StatusCode::UNSUPPORTED_MEDIA_TYPE {
+            headers.insert("accept-encoding", hyper::header::HeaderValue::from_static(ACCEPTED));
         }
         if self.status == StatusCode::UNAUTHORIZED {
             headers.insert("www-authenticate", hyper::header::HeaderValue::from_static("Bearer"));

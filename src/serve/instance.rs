@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use super::error::ApiError;
 use super::job::{Command, Handle, Job, JobId, QueuedJob};
 use super::model::Served;
+use super::shares::Share;
 use super::status::{EngineStatus, Snapshot};
 use super::worker::UPDATES;
 use sterna_engine::SavedSize;
@@ -41,22 +42,35 @@ impl Instance {
         Self { served, status, saved_size, commands, next_job: AtomicU64::new(0), _permit: permit }
     }
 
-    /// Sends a job to the engine thread, where at most `queue` jobs may wait. If the queue is full, the error
-    /// says when to retry, given that an answer takes `seconds` on average.
+    /// A place in the queue for a request from `sender`. If the queue is full, the error says when to retry,
+    /// given that an answer takes `seconds` on average.
     ///
     /// # Errors
-    /// 429 if too many requests are waiting; 500 if the engine has stopped.
-    pub fn begin(&self, job: Job, queue: usize, seconds: f64) -> Result<Handle, ApiError> {
-        self.status.queue(queue).map_err(|waiting| {
+    /// 429 if too many requests are waiting.
+    pub fn place(&self, sender: &Arc<str>, seconds: f64) -> Result<Arc<Share>, ApiError> {
+        let place = self.status.queue.take(sender, 1).map(Arc::new);
+        place.ok_or_else(|| {
+            let waiting = self.status.waiting();
             // By then about half of the waiting requests will have been answered.
             let seconds = seconds * waiting as f64 / (2 * self.served.n_slots()) as f64;
             ApiError::queue_full(waiting, (seconds.ceil() as u32).clamp(1, 120))
-        })?;
+        })
+    }
+
+    /// Sends a job to the engine thread.
+    ///
+    /// # Errors
+    /// 429 if it has been displaced from its place; 500 if the engine has stopped.
+    pub fn begin(&self, job: Job, place: Arc<Share>) -> Result<Handle, ApiError> {
+        if place.is_displaced() {
+            return Err(ApiError::displaced());
+        }
         let id = JobId(self.next_job.fetch_add(1, Ordering::Relaxed));
         let (sender, updates) = tokio::sync::mpsc::channel(UPDATES);
         let queued = QueuedJob {
             id,
             job,
+            place,
             updates: sender,
             waits_for_reader: Arc::new(AtomicBool::new(false)),
             arrived: Instant::now(),

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc::{Receiver, error::TryRecvError};
 
 use super::handover::{ExportedPrompts, Handed, Ticket};
+use super::shares::Share;
 use super::slots::{self, SlotOrder};
 use sterna_engine::{Event, GenerateOptions, LogProbs, Pooled, Stats};
 
@@ -22,9 +23,11 @@ pub struct Job {
     pub options: GenerateOptions,
     /// Number of choices per prompt.
     pub n: usize,
-    /// Client, for fair scheduling: requests of one client never delay those of others for longer than its
-    /// own.
+    /// Client, whose slots and cached prompts are its own.
     pub client: Arc<str>,
+    /// Key or address that it is from, for fair scheduling: requests of one sender never delay those of
+    /// others for longer than its own.
+    pub sender: Arc<str>,
     /// Prompts share cached pages only if their salts are equal.
     pub salt: Arc<str>,
     /// Reuses pages of earlier prompts, and caches its own.
@@ -47,13 +50,14 @@ pub struct Job {
 
 impl Job {
     /// A job that embeds or scores texts.
-    pub fn pooled(client: &Arc<str>, texts: Vec<(Vec<u32>, Pooled)>) -> Self {
+    pub fn pooled(client: &Arc<str>, sender: &Arc<str>, texts: Vec<(Vec<u32>, Pooled)>) -> Self {
         let (prompts, pooled) = texts.into_iter().unzip();
         Self {
             prompts,
             options: GenerateOptions::default(),
             n: 1,
             client: Arc::clone(client),
+            sender: Arc::clone(sender),
             salt: slots::salt(client, ""),
             cache_prompt: false,
             score_prompt: None,
@@ -131,6 +135,9 @@ pub enum JobError {
     /// The device or the engine failed.
     #[error("{0}")]
     Failed(String),
+    /// A sender with fewer requests has got its place in the queue.
+    #[error("the place in the queue is needed by a client with fewer requests")]
+    Displaced,
     /// The server is shutting down.
     #[error("the server is shutting down")]
     Ending,
@@ -158,6 +165,8 @@ pub struct QueuedJob {
     pub id: JobId,
     /// The job itself.
     pub job: Job,
+    /// Its place in the queue, and then among the running jobs.
+    pub place: Arc<Share>,
     /// Channel of its updates.
     pub updates: tokio::sync::mpsc::Sender<Result<Update, JobError>>,
     /// Set while the engine waits for the reader.

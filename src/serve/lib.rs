@@ -1,6 +1,8 @@
 //! The HTTP server, for clients of the APIs of OpenAI, llama-server, Anthropic and ollama.
 //!
-//! One thread per loaded model owns its engine's batch (`worker.rs`); a few other threads serve HTTP.
+//! One thread per loaded model owns its engine's batch (`worker.rs`); a few other threads serve HTTP, and
+//! read the texts of requests (`lanes.rs`). `shares.rs` divides the queue between clients, `http/places.rs`
+//! the connections.
 //! `models.rs` decides which models are loaded. Each endpoint family is a file or a folder of `api/`. It
 //! converts requests to jobs (`job.rs`) and their updates to answers, and does not depend on other families.
 //! Families share how requests are read: conversations (`messages.rs`), tools (`tool_config.rs`), constraints
@@ -31,6 +33,7 @@ mod in_process;
 mod instance;
 mod job;
 mod kinds;
+mod lanes;
 mod local;
 mod messages;
 mod metrics;
@@ -43,6 +46,7 @@ mod prompts;
 mod results;
 mod sampling;
 mod server;
+mod shares;
 mod slots;
 mod status;
 mod tool_config;

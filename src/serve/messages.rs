@@ -124,6 +124,18 @@ pub struct ChatPrompt {
 }
 
 impl ChatPrompt {
+    /// Refuses messages of more bytes than can be `most` tokens.
+    ///
+    /// # Errors
+    /// 400 for such messages.
+    pub fn check_bytes(&self, served: &Served, most: usize) -> Result<(), ApiError> {
+        let n_bytes = self.messages.iter().map(|message| message.content.len()).sum();
+        match served.exceeds(n_bytes, most) {
+            Some(n_tokens) => Err(ApiError::too_long(n_tokens, served.n_ctx())),
+            None => Ok(()),
+        }
+    }
+
     /// Renders the conversation with the chat template.
     ///
     /// # Errors
@@ -131,6 +143,7 @@ impl ChatPrompt {
     pub fn prompt(&self, served: &Served) -> Result<Prompt, ApiError> {
         let Self { messages, add_generation_prompt, assistant_prefix, extras } = self;
         let (template, tokenizer) = (&served.template, served.tokenizer());
+        self.check_bytes(served, served.most_text())?;
         let opens = *add_generation_prompt;
         let prefix = assistant_prefix.as_deref();
         let prompt = served.syntax.prompt(template, tokenizer, messages, extras, opens, prefix);

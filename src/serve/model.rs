@@ -212,6 +212,16 @@ impl Served {
         self.engine.n_ctx()
     }
 
+    /// The minimum number of tokens of a text of `n_bytes`, if that is more than `most`.
+    pub fn exceeds(&self, n_bytes: usize, most: usize) -> Option<usize> {
+        Some(self.tokenizer().min_tokens(n_bytes)).filter(|n_tokens| *n_tokens > most)
+    }
+
+    /// Maximum tokens of a text that is not generated from.
+    pub fn most_text(&self) -> usize {
+        16 * self.n_ctx().max(4096)
+    }
+
     /// Maximum sequences at a time.
     pub fn n_slots(&self) -> usize {
         self.engine.program().limits.seqs

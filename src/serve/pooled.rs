@@ -10,7 +10,7 @@ use super::instance::Instance;
 use super::job::{Job, Update};
 use super::kinds::{Bool, Only, Unread, UpTo};
 use super::model::Served;
-use super::prompts;
+use super::prompts::{self, TextLimit};
 use sterna_engine::{Pooled, Pooling, cut, normalise};
 
 /// Maximum texts of a request.
@@ -66,7 +66,10 @@ pub fn texts(
         let name = if value.is_array() { format!("{name}[{at}]") } else { name.to_owned() };
         return Err(ApiError::field(name, "a text that is not empty", &list[at]));
     }
-    let mut texts = prompts::several(name, value, served, TEXTS)?;
+    let n_ctx = served.n_ctx();
+    let too_long = |name, n_tokens| ApiError::text_too_long(name, n_tokens, n_ctx, way_out);
+    let limit = most.is_none().then_some(TextLimit { tokens: n_ctx, error: &too_long });
+    let mut texts = prompts::several(name, value, served, TEXTS, limit)?;
     let n_texts = texts.len();
     for (at, text) in texts.iter_mut().enumerate() {
         if let Some(most) = most {
@@ -84,6 +87,19 @@ pub fn check_unmixed(name: &str, value: &Value) -> Result<(), ApiError> {
     let is_odd = |one: &Value| one.is_number() != list[0].is_number();
     match list.iter().position(is_odd) {
         Some(at) => Err(ApiError::field(format!("{name}[{at}]"), "only texts, or only tokens", &list[at])),
+        None => Ok(()),
+    }
+}
+
+/// Refuses a text of more bytes than can fit the context.
+pub fn check_bytes(
+    name: impl FnOnce() -> String,
+    text: &str,
+    served: &Served,
+    way_out: &str,
+) -> Result<(), ApiError> {
+    match served.exceeds(text.len(), served.n_ctx()) {
+        Some(n_tokens) => Err(ApiError::text_too_long(name(), n_tokens, served.n_ctx(), way_out)),
         None => Ok(()),
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime::{Builder, Runtime};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 
 use super::api;
 use super::app::App;
@@ -14,9 +14,11 @@ use super::companion::{Companion, Endpoint, Started};
 use super::engine_thread;
 use super::error::ServeError;
 use super::http::connection::Connections;
+use super::http::places::Places;
 use super::http::tls::Acceptor;
 use super::instance::ModelBudget;
 use super::job::Command;
+use super::lanes;
 use super::model::ModelSource;
 use super::models::Models;
 use super::options::ServeOptions;
@@ -25,8 +27,6 @@ use super::watchdog;
 
 /// Threads that serve HTTP. The other cores are left to the model.
 const HTTP_THREADS: usize = 2;
-/// Threads for templates and tokenising.
-const TEXT_THREADS: usize = 2;
 /// Maximum time for the ends of aborted answers to reach their clients.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
@@ -35,7 +35,7 @@ pub struct Server {
     address: SocketAddr,
     app: Arc<App>,
     runtime: Runtime,
-    places: Arc<Semaphore>,
+    places: Arc<Places>,
     ending: watch::Sender<bool>,
     companions: Vec<Started>,
 }
@@ -101,7 +101,7 @@ impl Server {
         let address = listener.local_addr()?;
         listener.set_nonblocking(true)?;
         let tls = options.tls.as_ref().map(|files| Acceptor::new(files, &[b"http/1.1"])).transpose()?;
-        let places = Arc::new(Semaphore::new(options.max_connections));
+        let places = Places::new(options.max_connections);
         let (header_time, write_time) = (options.header_time, options.write_time);
         let budget = match by_name {
             true => ModelBudget::new(options.models_max, options.models_bytes),
@@ -149,12 +149,11 @@ impl Server {
     pub fn wait(self) -> Result<(), ServeError> {
         let Self { app, runtime, places, ending, companions, .. } = self;
         let mut tasks: Vec<_> = companions.into_iter().filter_map(|companion| companion.task).collect();
-        let n_places = u32::try_from(app.options.max_connections).unwrap_or(u32::MAX);
         runtime.block_on(async {
             app.life.until(|phase| phase >= Phase::Ending).await;
             ending.send_replace(true);
             let mut all_closed = async || {
-                drop(places.acquire_many(n_places).await);
+                places.all_left().await;
                 // A task that panicked is finished as well.
                 for task in tasks.iter_mut().filter(|task| !task.is_finished()) {
                     let _ = task.await;
@@ -183,7 +182,7 @@ impl Server {
 pub fn runtime() -> io::Result<Runtime> {
     Builder::new_multi_thread()
         .worker_threads(HTTP_THREADS)
-        .max_blocking_threads(TEXT_THREADS)
+        .max_blocking_threads(lanes::THREADS)
         .thread_name("http")
         .enable_io()
         .enable_time()

@@ -1,12 +1,13 @@
 //! The phase of a server, and the status of its engines: published after each step, so that status requests
 //! never wait for a device.
 
-use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 
+use super::shares::Shares;
 use sterna_engine::BatchStats;
 
 /// Phase of a server.
@@ -130,16 +131,16 @@ pub struct EngineStatus {
     step_time: Duration,
     /// Start of the running step.
     step: Mutex<Option<Instant>>,
-    /// Requests that wait for a slot and are not in the batch yet.
-    waiting: AtomicUsize,
+    /// Places of the requests whose texts are read, that wait for a slot, or that run.
+    pub queue: Arc<Shares>,
     snapshot: Mutex<Arc<Snapshot>>,
 }
 
 impl EngineStatus {
-    /// Status of an engine whose steps may take `step_time`.
-    pub fn new(step_time: Duration) -> Self {
-        let (step, waiting, snapshot) = (Mutex::new(None), AtomicUsize::new(0), Mutex::default());
-        Self { step_time, step, waiting, snapshot }
+    /// Status of an engine whose steps may take `step_time`, and for which `queue` requests may wait.
+    pub fn new(step_time: Duration, queue: usize) -> Self {
+        let (step, queue, snapshot) = (Mutex::new(None), Shares::new(queue), Mutex::default());
+        Self { step_time, step, queue, snapshot }
     }
 
     /// Runs a step, visibly for other threads.
@@ -167,22 +168,8 @@ impl EngineStatus {
         *self.snapshot.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(snapshot);
     }
 
-    /// Takes a place in the queue, which has at most `most`.
-    ///
-    /// # Errors
-    /// The number of waiting requests, if the queue is full.
-    pub fn queue(&self, most: usize) -> Result<(), usize> {
-        let one_more = |waiting: usize| (waiting < most).then_some(waiting + 1);
-        self.waiting.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_more).map(|_| ())
-    }
-
-    /// Leaves the queue.
-    pub fn leave_queue(&self) {
-        self.waiting.fetch_sub(1, Ordering::SeqCst);
-    }
-
     /// Requests in the queue.
     pub fn waiting(&self) -> usize {
-        self.waiting.load(Ordering::SeqCst)
+        self.queue.waiting()
     }
 }

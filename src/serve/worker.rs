@@ -244,7 +244,6 @@ impl Worker {
     fn leave(&mut self, id: JobId) {
         if let Some(at) = self.queue.iter().position(|queued| queued.id == id) {
             self.queue.remove(at);
-            self.status.leave_queue();
         }
         if let Some(active) = self.jobs.get_mut(&id) {
             active.held.clear();
@@ -282,7 +281,6 @@ impl Worker {
 
     fn end_all(&mut self, why: &JobError) {
         for queued in std::mem::take(&mut self.queue) {
-            self.status.leave_queue();
             // The reader may be gone.
             let _ = queued.updates.try_send(Err(why.clone()));
         }
@@ -295,13 +293,14 @@ impl Worker {
         }
     }
 
-    /// Adds waiting prompts to the batch, as long as it has slots for their choices. Clients with the fewest
+    /// Adds waiting prompts to the batch, as long as it has slots for their choices. Senders with the fewest
     /// running sequences go first, then the oldest job.
     fn hand_over(&mut self) {
+        self.queue.retain(|queued| !queued.place.is_displaced() || displaced(queued));
         let n_seqs = self.batch.engine().program().limits.seqs;
         loop {
             let running = |queued: &QueuedJob| -> usize {
-                let same = |active: &&ActiveJob| active.queued.job.client == queued.job.client;
+                let same = |active: &&ActiveJob| active.queued.job.sender == queued.job.sender;
                 self.jobs.values().filter(same).map(ActiveJob::n_open).sum()
             };
             let started = self.jobs.values().filter(|active| active.has_more() && !active.is_paused);
@@ -312,8 +311,11 @@ impl Worker {
                 return;
             }
             if let Some(at) = self.queue.iter().position(|queued| queued.id == id) {
-                self.status.leave_queue();
                 let queued = self.queue.remove(at).expect("a job of the queue");
+                if !queued.place.start() {
+                    displaced(&queued);
+                    continue;
+                }
                 self.begin(queued);
             }
             self.add_prompt(id);
@@ -458,6 +460,13 @@ impl Worker {
         let slots = self.batch.statuses().filter_map(slot).collect();
         self.status.publish(Snapshot { stats: self.batch.stats(), slots });
     }
+}
+
+/// Tells the reader of a job that its place is taken. Returns false.
+fn displaced(queued: &QueuedJob) -> bool {
+    // The reader may be gone.
+    let _ = queued.updates.try_send(Err(JobError::Displaced));
+    false
 }
 
 /// True if the answer is complete.

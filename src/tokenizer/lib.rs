@@ -67,6 +67,8 @@ pub struct Tokenizer {
     encoder: Encoder,
     specials: SpecialTokens,
     pieces: Pieces,
+    /// Bytes of the longest token.
+    longest: usize,
     /// Tokens that are not written out unless requested.
     hidden: BTreeSet<u32>,
     eog: BTreeSet<u32>,
@@ -160,6 +162,7 @@ impl Tokenizer {
         let eog = mark_control_tokens(&mut vocab);
         let specials = special_tokens(&vocab);
         let pieces = Pieces::new(&vocab);
+        let longest = pieces.longest();
         let (encoder, pre, usually_bos) = match vocab.algorithm {
             Algorithm::ByteLevelBpe => {
                 let pre = pre_tokenizer(&mut vocab, options.pre)?;
@@ -179,6 +182,7 @@ impl Tokenizer {
             encoder,
             specials,
             pieces,
+            longest,
             hidden,
             eog,
             bos: vocab.bos,
@@ -270,6 +274,16 @@ impl Tokenizer {
             Encoder::ByteLevel(bpe) => bpe.id(text),
             Encoder::Scored(bpe) => bpe.id(text),
             Encoder::Words(pieces) => pieces.id(text),
+        }
+    }
+
+    /// Minimum number of tokens of a text of `n_bytes`, from the longest token. It is 0 for WordPiece, where
+    /// white space is dropped and an unknown word of any length is one token. White space that a control
+    /// token strips is not considered.
+    pub fn min_tokens(&self, n_bytes: usize) -> usize {
+        match &self.encoder {
+            Encoder::Words(_) => 0,
+            Encoder::ByteLevel(_) | Encoder::Scored(_) => n_bytes / self.longest.max(1),
         }
     }
 

@@ -28,6 +28,11 @@ impl Pieces {
         }
     }
 
+    /// Bytes of the longest token.
+    pub fn longest(&self) -> usize {
+        self.starts.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or(0)
+    }
+
     pub fn len(&self) -> usize {
         self.starts.len() - 1
     }

@@ -86,7 +86,7 @@ impl ParsedRequest {
         let texts = pooled::texts(name, value, served, most, CUT_TOKENS)?;
         check_numbers(name, &texts, served)?;
         Ok(Self {
-            job: Job::pooled(&read.client.0, texts),
+            job: Job::pooled(&read.client.0, &read.sender, texts),
             form,
             encoding: fields.encoding_format()?.unwrap_or(Encoding::Float),
             is_native: name == "content",

@@ -20,7 +20,6 @@ mod status;
 mod tei_embed;
 mod tokens;
 
-use std::any::Any;
 use std::marker::PhantomData;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -31,19 +30,22 @@ use axum::extract::{Path, Request};
 use axum::response::Response;
 use axum::{RequestExt, Router};
 use serde_json::{Map, Value};
+use tokio::sync::OwnedSemaphorePermit;
 
 use super::app::App;
 use super::constraints::Constraints;
 use super::engine_thread;
 use super::error::ApiError;
 use super::fields::{Fields, Includes, missing, request};
-use super::http::body;
+use super::http::body::{self, Parsed};
 use super::http::guard::{Client, guard};
+use super::http::places::Peer;
 use super::instance::Instance;
 use super::job::{Handle, Job};
 use super::kinds::{Bool, Int, List, MOST, Text, UpTo};
 use super::messages::{ChatFields, ChatPrompt, MESSAGES, Message};
 use super::model::Served;
+use super::shares::Share;
 use super::slots;
 use openapi::Endpoints;
 use sterna_engine::GenerateOptions;
@@ -184,19 +186,58 @@ struct Received {
     at: usize,
     body: Map<String, Value>,
     client: Client,
+    /// Key or address that the request is from.
+    sender: Arc<str>,
+    /// Place in the queue, which large bodies take before they are parsed.
+    place: Option<Arc<Share>>,
+    /// Permit of a large body. Must be dropped after it.
+    permit: Option<OwnedSemaphorePermit>,
 }
 
 impl Received {
     async fn new(app: &Arc<App>, request: Request) -> Result<Self, ApiError> {
         // A request that cannot be answered is not read.
         app.check()?;
-        let client = client_of(&request);
-        let body = body::object(&app.options, request).await?;
-        let fields = Fields::<OfModel>::of(&body);
-        let name = if app.models.by_name { fields.model()? } else { None };
-        let at = app.models.find(name)?;
-        let model = engine_thread::model(app, name).await?;
-        Ok(Self { app: Arc::clone(app), model, at, body, client })
+        let (client, sender) = (client_of(&request), sender_of(&request));
+        let arrived = body::receive(app, &sender, request).await?;
+        let mut place = None;
+        if arrived.is_large() && !app.models.by_name {
+            let model = engine_thread::model(app, None).await?;
+            place = Some(app.place(&model, &sender)?);
+        }
+        let mut parsed = unless_displaced(place.as_ref(), arrived.parse(app)).await?;
+        let name = match app.models.by_name {
+            true => Fields::<OfModel>::of(&parsed.object).model()?.map(str::to_owned),
+            false => None,
+        };
+        let at = app.models.find(name.as_deref())?;
+        let loaded = tokio::time::timeout(Duration::ZERO, engine_thread::model(app, name.as_deref())).await;
+        let model = match loaded {
+            Ok(model) => model?,
+            Err(_) => {
+                // Other large bodies do not wait for this model.
+                let is_large = parsed.permit.is_some();
+                if is_large {
+                    parsed = Parsed::default();
+                }
+                let model = engine_thread::model(app, name.as_deref()).await?;
+                if is_large {
+                    parsed = arrived.parse(app).await?;
+                }
+                model
+            }
+        };
+        let Parsed { object: body, permit } = parsed;
+        Ok(Self { app: Arc::clone(app), model, at, body, client, sender, place, permit })
+    }
+
+    /// The request's place in the queue, which it takes if it has none yet.
+    fn place(&mut self) -> Result<Arc<Share>, ApiError> {
+        let place = match self.place.take() {
+            Some(place) => place,
+            None => self.app.place(&self.model, &self.sender)?,
+        };
+        Ok(Arc::clone(self.place.insert(place)))
     }
 
     /// The job of a request; `max_tokens` limits the length of its answer.
@@ -231,6 +272,7 @@ impl Received {
             options,
             n,
             client: Arc::clone(client),
+            sender: Arc::clone(&self.sender),
             salt: slots::salt(client, salt.unwrap_or_default()),
             cache_prompt: fields.cache_prompt()?.unwrap_or(app.options.cache_prompt),
             score_prompt: None,
@@ -253,6 +295,7 @@ impl Received {
         options: &mut GenerateOptions,
     ) -> Result<PromptIds, ApiError> {
         let served = &self.model.served;
+        chat.check_bytes(served, served.n_ctx())?;
         let prompt = chat.offering(constraints, served).prompt(served)?;
         constraints.apply(served, &prompt, options)?;
         let reading = constraints.reading(&prompt, self.app.seed());
@@ -288,32 +331,44 @@ impl<R: Includes<OfModel> + 'static> Read<R> {
 
     /// Runs `work`, which may take long (templates, tokenising), outside the HTTP threads.
     async fn work<T: Send + 'static>(
-        self,
+        mut self,
         work: impl FnOnce(&Self, &Served) -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {
-        let done = work_boxed(Box::new(move || Ok(Box::new(work(&self, &self.model.served)?))));
-        Ok(*done.await?.downcast().expect("the result of `work`"))
+        let (app, place) = (Arc::clone(&self.app), self.received.place()?);
+        let is_large = self.permit.is_some();
+        let work = move || work(&self, &self.model.served);
+        match is_large {
+            true => app.lanes.run_large(work).await,
+            false => unless_displaced(Some(&place), app.lanes.run(work)).await,
+        }
     }
 
     /// Parses the request with `work`, and starts its job.
     async fn begin<T: Send + 'static>(
-        self,
+        mut self,
         work: impl FnOnce(&Self, &Served) -> Result<T, ApiError> + Send + 'static,
         job: impl FnOnce(&T) -> &Job,
     ) -> Result<(Arc<Instance>, T, Handle), ApiError> {
         let (app, model) = (Arc::clone(&self.app), Arc::clone(&self.model));
+        let place = self.received.place()?;
         let parsed = self.work(work).await?;
-        let handle = app.begin(&model, job(&parsed).clone())?;
+        let handle = app.begin_in(&model, job(&parsed).clone(), place)?;
         Ok((model, parsed, handle))
     }
 }
 
-type Done = Result<Box<dyn Any + Send>, ApiError>;
-
-/// Runs `work` outside the HTTP threads. With boxes, tokio's part of it is compiled once.
-async fn work_boxed(work: Box<dyn FnOnce() -> Done + Send>) -> Done {
-    let done = tokio::task::spawn_blocking(work).await;
-    done.unwrap_or_else(|_| Err(ApiError::ours("the request could not be processed")))
+/// The result of `work`, or 429 if the request is displaced from its place meanwhile.
+async fn unless_displaced<T>(
+    place: Option<&Arc<Share>>,
+    work: impl Future<Output = Result<T, ApiError>>,
+) -> Result<T, ApiError> {
+    match place {
+        None => work.await,
+        Some(place) => tokio::select! {
+            done = work => done,
+            () = place.displaced() => Err(ApiError::displaced()),
+        },
+    }
 }
 
 /// The slot that stores an answer; -1 is any.
@@ -328,6 +383,15 @@ type Answer = Result<Response, ApiError>;
 /// The client that has sent a request.
 fn client_of(request: &Request) -> Client {
     request.extensions().get::<Client>().cloned().unwrap_or_else(|| Client(Arc::from("")))
+}
+
+/// The key that a request is sent with, or the client's address on a server without keys.
+fn sender_of(request: &Request) -> Arc<str> {
+    let Client(client) = client_of(request);
+    match request.extensions().get::<Peer>() {
+        Some(Peer(address)) if client.is_empty() => Arc::clone(address),
+        _ => client,
+    }
 }
 
 /// The parameter in the path of a request.

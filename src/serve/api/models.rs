@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::openapi::{Endpoints, Operation};
-use super::{Answer, path_parameter};
+use super::{Answer, path_parameter, sender_of};
 use crate::app::App;
 use crate::details::Details;
 use crate::engine_thread;
@@ -164,7 +164,8 @@ async fn named(app: &App, request: Request) -> Result<String, ApiError> {
     if !app.models.by_name {
         return Err(ApiError::not_here("this server has one model, which stays loaded"));
     }
-    let body = object(&app.options, request).await?;
+    let sender = sender_of(&request);
+    let body = object(app, &sender, request).await?;
     Ok(Fields::<ModelName>::of(&body).model()?.to_owned())
 }
 

@@ -244,6 +244,9 @@ fn generate_prompt(
     let tokenizer = served.tokenizer();
     if is_raw || !served.chats() {
         let text = system.into_iter().chain([text]).collect::<Vec<_>>().join("\n\n");
+        if let Some(n_tokens) = served.exceeds(text.len(), served.n_ctx()) {
+            return Err(ApiError::too_long(n_tokens, served.n_ctx()));
+        }
         let ids = tokenizer.encode(&text, Special::Parse, context.is_empty());
         let prompt = Prompt { text, ids: [context, ids].concat() };
         constraints.unread().apply(served, &prompt, generation)?;

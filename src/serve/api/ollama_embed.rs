@@ -145,7 +145,7 @@ async fn compute<R: Includes<OfModel> + Includes<OllamaTexts> + 'static>(
             pooled::check_pools(served)?;
             let most = fields.truncate()?.unwrap_or(true).then(|| served.n_ctx());
             let texts = pooled::texts("input", &input, served, most, CUT)?;
-            Ok((Some(Job::pooled(&read.client.0, texts)), form, unload))
+            Ok((Some(Job::pooled(&read.client.0, &read.sender, texts)), form, unload))
         })
         .await?;
     let name = model.served.name.clone();

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::models::is_called;
 use super::openapi::{Endpoints, Operation};
-use super::{Answer, OfModel};
+use super::{Answer, OfModel, sender_of};
 use crate::app::{App, now};
 use crate::details::Details;
 use crate::engine_thread;
@@ -62,7 +62,8 @@ async fn not_here(_: Arc<App>, request: Request) -> Answer {
 
 async fn pull(app: Arc<App>, request: Request) -> Answer {
     app.check()?;
-    let body = object(&app.options, request).await?;
+    let sender = sender_of(&request);
+    let body = object(&app, &sender, request).await?;
     let fields = Fields::<OllamaPullRequest>::of(&body);
     let name = of_either(fields.part::<OfModel>().model()?, fields.name()?).unwrap_or_default();
     let is_called = |name: &str| {
@@ -192,7 +193,8 @@ async fn ps(app: Arc<App>, _: Request) -> Answer {
 
 async fn show(app: Arc<App>, request: Request) -> Answer {
     app.check()?;
-    let body = object(&app.options, request).await?;
+    let sender = sender_of(&request);
+    let body = object(&app, &sender, request).await?;
     let fields = Fields::<OllamaShowRequest>::of(&body);
     let name = of_either(fields.part::<OfModel>().model()?, fields.name()?);
     let model = engine_thread::model(&app, name).await?;

@@ -27,6 +27,7 @@ const ERRORS: &[(u16, &str)] = &[
     (404, "Not found."),
     (408, "The body did not arrive in time."),
     (413, "The body is too large."),
+    (415, "The body's `Content-Encoding` is not supported."),
     (429, "Too many requests are waiting."),
     (500, "Internal error."),
     (501, "Not supported by this server."),
@@ -65,7 +66,8 @@ impl Operation {
 
     /// Reads a body of type `R`.
     pub fn body<R: fields::Request>(self) -> Self {
-        Self { body: Some((fields::reference::<R>, true)), ..self }.fails(&[400, 404, 408, 413, 500, 503])
+        Self { body: Some((fields::reference::<R>, true)), ..self }
+            .fails(&[400, 404, 408, 413, 415, 429, 500, 503])
     }
 
     /// Makes the body optional.
@@ -101,13 +103,11 @@ impl Operation {
     /// Generates text and can stream it as server-sent events, each with a `T` as its data.
     pub fn events<T: JsonSchema>(self) -> Self {
         Self { stream: Some(("text/event-stream", |schemas| schemas.subschema_for::<T>())), ..self }
-            .fails(&[429])
     }
 
     /// Generates text and can stream it as lines, each with a `T`.
     pub fn lines<T: JsonSchema>(self) -> Self {
         Self { stream: Some(("application/x-ndjson", |schemas| schemas.subschema_for::<T>())), ..self }
-            .fails(&[429])
     }
 
     /// Adds error statuses.

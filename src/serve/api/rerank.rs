@@ -79,9 +79,11 @@ impl ParsedRequest {
             return Err(ApiError::field(name, &format!("1 to {TEXTS} texts"), &Value::Array(Vec::new())));
         }
         let pairs = served.engine.pairs().map_err(|err| ApiError::ours(err.to_string()))?;
+        let shorten = "A query is not truncated: shorten it";
+        pooled::check_bytes(|| "query".to_owned(), query, served, shorten)?;
         // The query is read again with each document.
         let without = pairs.encode(query, "", None).0.len();
-        pooled::check_length(|| "query".to_owned(), without, served, "A query is not truncated: shorten it")?;
+        pooled::check_length(|| "query".to_owned(), without, served, shorten)?;
         let of_documents = fields.max_tokens_per_doc()?.map(|most| without.saturating_add(most as usize));
         let most = most.into_iter().chain(of_documents).min();
         let way_out = if name == "texts" { CUT } else { CUT_TOKENS };
@@ -92,6 +94,9 @@ impl ParsedRequest {
             let text = document.as_str().or_else(|| document.get("text")?.as_str());
             let text =
                 text.ok_or_else(|| ApiError::field(name(), "a text, or an object with `text`", document))?;
+            if most.is_none() {
+                pooled::check_bytes(name, text, served, way_out)?;
+            }
             let pair = pairs.encode(query, text, most);
             pooled::check_length(name, pair.0.len(), served, way_out)?;
             texts.push(pair);
@@ -100,7 +105,7 @@ impl ParsedRequest {
         let is_tei = name == "texts";
         let shows = if is_tei { fields.return_text()? } else { fields.return_documents()? };
         Ok(Self {
-            job: Job::pooled(&read.client.0, texts),
+            job: Job::pooled(&read.client.0, &read.sender, texts),
             top_n: fields.top_n()?.map_or(documents.len(), |n| n as usize),
             documents: shows.unwrap_or(false).then_some(documents),
             has_sigmoid: !fields.raw_scores()?.unwrap_or(!is_tei)

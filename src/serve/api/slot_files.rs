@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::openapi::{Endpoints, Operation};
-use super::{Answer, client_of, model_of_query, path_parameter, query};
+use super::{Answer, client_of, model_of_query, path_parameter, query, sender_of};
 use crate::app::App;
 use crate::error::ApiError;
 use crate::fields::{Fields, request};
@@ -45,6 +45,7 @@ request! {
 
 async fn act(app: Arc<App>, mut request: Request) -> Answer {
     let (uri, Client(client)) = (request.uri().clone(), client_of(&request));
+    let sender = sender_of(&request);
     let id = path_parameter(&mut request).await?;
     let model = model_of_query(&app, &uri).await?;
     let n_slots = model.served.n_slots();
@@ -59,7 +60,7 @@ async fn act(app: Arc<App>, mut request: Request) -> Answer {
             let Some(folder) = &app.options.slot_folder else {
                 return Err(ApiError::not_here("this server was started without --slot-save-path"));
             };
-            let body = object(&app.options, request).await?;
+            let body = object(&app, &sender, request).await?;
             let file = Fields::<SlotFile>::of(&body).filename()?;
             let file = file.ok_or_else(|| ApiError::missing("filename", WANT))?;
             if !is_plain_name(file) {

@@ -50,7 +50,7 @@ async fn embed(app: Arc<App>, request: Request) -> Answer {
         };
         pooled::check_unmixed("inputs", fields.inputs()?)?;
         let texts = pooled::texts("inputs", fields.inputs()?, served, most, CUT)?;
-        Ok((Job::pooled(&read.client.0, texts), form))
+        Ok((Job::pooled(&read.client.0, &read.sender, texts), form))
     });
     let (job, form) = parsed.await?;
     let vectors = pooled::compute(&app, &model, job).await?;

@@ -15,7 +15,7 @@ use crate::fields::{Kind, missing, request};
 use crate::http::json::json;
 use crate::kinds::{Any, Array, Bool, List, Text, int};
 use crate::messages::{self, ChatFields, MESSAGES, Message};
-use crate::prompts;
+use crate::prompts::{self, TextLimit};
 use sterna_tokenizer::Special;
 
 pub fn add(to: &mut Endpoints) {
@@ -119,8 +119,12 @@ async fn tokenize(app: Arc<App>, request: Request) -> Answer {
             true => Special::Parse,
             false => Special::AsText,
         };
+        let most = served.most_text();
+        let too_long = |_, n| ApiError::bad(format!("want a text of at most {most} tokens, got {n}"));
+        let limit = Some(TextLimit { tokens: most, error: &too_long });
         let (is_vllm, ids) = if let Some(text) = fields.prompt()? {
-            (true, tokenizer.encode(text, special, fields.add_special_tokens()?.unwrap_or(true)))
+            let (text, add_special) = (Value::from(text), fields.add_special_tokens()?.unwrap_or(true));
+            (true, prompts::joined("prompt", &[text], special, add_special, served, limit)?)
         } else if let Some(messages) = fields.messages()? {
             let chat = messages::chat_prompt_with_tools(&messages, &fields.part(), served)?;
             (true, chat.prompt(served)?.ids)
@@ -133,7 +137,7 @@ async fn tokenize(app: Arc<App>, request: Request) -> Answer {
                 None => return Err(ApiError::missing("content", want)),
             };
             let add_special = fields.add_special()?.unwrap_or(false);
-            (false, prompts::joined("content", parts, special, add_special, served)?)
+            (false, prompts::joined("content", parts, special, add_special, served, limit)?)
         };
         let piece = |id: &u32| match std::str::from_utf8(tokenizer.token_bytes(*id)) {
             Ok(text) => Piece::Text(text.to_owned()),
@@ -154,8 +158,7 @@ async fn tokenize(app: Arc<App>, request: Request) -> Answer {
 
 async fn detokenize(app: Arc<App>, request: Request) -> Answer {
     let answer = Read::<DetokenizeRequest>::of(&app, request).await?.work(|read, served| {
-        let most = 16 * served.n_ctx().max(4096);
-        let list = Array::new(most).read("tokens".to_owned(), read.fields().tokens()?)?;
+        let list = Array::new(served.most_text()).read("tokens".to_owned(), read.fields().tokens()?)?;
         let n_vocab = served.tokenizer().n_vocab();
         let id = |value: &Value| {
             let id = int(value).and_then(|id| u32::try_from(id).ok()).filter(|id| (*id as usize) < n_vocab);

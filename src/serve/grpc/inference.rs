@@ -10,6 +10,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 use vllm_proto::{GenerateRequest, GenerateResponse, inference_server};
 
+use super::incoming::{Call, Caller};
 use super::kv_transfer::Transfer;
 use super::request::ParsedRequest;
 use super::stream::{Messages, merged};
@@ -40,13 +41,13 @@ pub struct Running(Mutex<HashMap<Named, Vec<Arc<Notify>>>>);
 type Named = (Arc<str>, String);
 
 impl Running {
-    fn add(self: &Arc<Self>, client: &Client, name: String) -> Entry {
+    fn add(self: &Arc<Self>, client: &Client, name: String, call: Option<Call>) -> Entry {
         let named = (Arc::clone(&client.0), name);
         let ends: Arc<Notify> = Arc::default();
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.entry(named.clone()).or_default().push(Arc::clone(&ends));
         drop(all);
-        Entry { running: Arc::clone(self), named, ends }
+        Entry { running: Arc::clone(self), named, ends, _call: call }
     }
 
     /// Aborts the requests that `client` called `name`.
@@ -61,6 +62,7 @@ struct Entry {
     running: Arc<Running>,
     named: Named,
     ends: Arc<Notify>,
+    _call: Option<Call>,
 }
 
 impl Drop for Entry {
@@ -83,13 +85,21 @@ impl Inference {
         self.app.check().map_err(|err| status(&err))?;
         let client = who(&self.app, &request)?;
         let model = model(&self.app).await?;
+        let caller = request.extensions().get::<Arc<Caller>>().cloned();
+        let sender = match &caller {
+            Some(caller) if client.0.is_empty() => Arc::clone(&caller.peer.0),
+            _ => Arc::clone(&client.0),
+        };
         let request = request.into_inner();
-        let entry = self.running.add(&client, request.request_id.clone());
+        let entry = self.running.add(&client, request.request_id.clone(), caller.map(Caller::call));
         let (app, of, transfer) = (Arc::clone(&self.app), Arc::clone(&model), self.transfer.clone());
-        let read = move || ParsedRequest::of(&app, &of.served, &client, transfer, request);
+        let place = self.app.place(&model, &sender).map_err(|err| status(&err))?;
+        let read = move || ParsedRequest::of(&app, &of.served, &client, &sender, transfer, request);
         // Tokenising and compiling grammars may take long.
-        let parsed = tokio::task::spawn_blocking(read).await;
-        let parsed = parsed.unwrap_or_else(|_| Err(ApiError::ours("the request could not be processed")));
+        let parsed = tokio::select! {
+            parsed = self.app.lanes.run(read) => parsed,
+            () = place.displaced() => Err(ApiError::displaced()),
+        };
         let parsed = parsed.map_err(|err| status(&err))?;
         let mut job = parsed.job.clone();
         if let Some((transfer, source)) = &parsed.fetch {
@@ -97,7 +107,7 @@ impl Inference {
             let most = model.saved_size.most(job.prompts[0].len() - 1);
             job.handed = transfer.fetch(source, most).await;
         }
-        let handle = self.app.begin(&model, job).map_err(|err| status(&err))?;
+        let handle = self.app.begin_in(&model, job, place).map_err(|err| status(&err))?;
         let (sender, receiver) = mpsc::channel(MESSAGES);
         let messages = Messages::new(parsed, model);
         let (life, patience) = (Arc::clone(&self.app.life), self.app.options.write_time);

@@ -33,7 +33,8 @@ use self::incoming::Incoming;
 use self::inference::{Inference, Running};
 use self::kv_transfer::Transfer;
 use sterna_serve::companion::{
-    self, Acceptor, ApiError, App, Client, Companion, Endpoint, Instance, Phase, Started, client,
+    self, Acceptor, ApiError, App, Client, Companion, Endpoint, FIRST_HEAD, Instance, Phase, Places, Started,
+    client,
 };
 
 pub use self::kv_events::KvEvents;
@@ -68,8 +69,10 @@ impl Companion for Grpc {
         let address = listener.local_addr()?;
         listener.set_nonblocking(true)?;
         let tls = app.options.tls.as_ref().map(|files| Acceptor::new(files, &[b"h2"])).transpose()?;
+        let places = Places::new(app.options.max_connections);
+        let patience = FIRST_HEAD.min(app.options.header_time);
         let listener = tokio::net::TcpListener::from_std(listener)?;
-        let incoming = Incoming::new(listener, tls, app.options.max_connections, app.options.header_time);
+        let incoming = Incoming::new(listener, tls, patience, places);
         let (reporter, health) = tonic_health::server::health_reporter();
         let running: Arc<Running> = Arc::default();
         let most = app.options.max_body_bytes;

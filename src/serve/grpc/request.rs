@@ -46,6 +46,7 @@ impl ParsedRequest {
         app: &App,
         served: &Served,
         client: &Client,
+        sender: &Arc<str>,
         transfer: Option<Arc<Transfer>>,
         mut request: GenerateRequest,
     ) -> Result<Self, ApiError> {
@@ -92,6 +93,7 @@ impl ParsedRequest {
             options,
             n,
             client: Arc::clone(&client.0),
+            sender: Arc::clone(sender),
             salt: salt(&client.0, &cache_salt),
             cache_prompt,
             score_prompt,
@@ -130,6 +132,9 @@ fn prompt(prompt: Option<Prompt>, served: &Served) -> Result<Vec<u32>, ApiError>
     let n_vocab = served.engine.hyper().n_vocab;
     let tokens = match prompt {
         Some(Prompt::TokenIds(tokens)) => tokens.ids,
+        Some(Prompt::Text(text)) if served.exceeds(text.len(), served.n_ctx()).is_some() => {
+            return Err(ApiError::too_long(served.tokenizer().min_tokens(text.len()), served.n_ctx()));
+        }
         Some(Prompt::Text(text)) => served.tokenizer().encode(&text, Special::Parse, true),
         None => Vec::new(),
     };

@@ -18,6 +18,8 @@ use hyper::header::EXPECT;
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 
+use super::places::{Doing, Place};
+
 /// Maximum bytes dropped of a refused body.
 const DROPPED_BYTES: usize = 256 << 20;
 /// Maximum time for dropping them.
@@ -47,17 +49,20 @@ pub struct Arriving {
     /// `None` after its end.
     body: Option<Incoming>,
     whole: Flag,
+    place: Arc<Place>,
     /// True if the client sends the body without waiting for `100 Continue`.
     comes: bool,
 }
 
 impl Arriving {
-    /// A request whose body sets `whole` at its end.
-    pub fn request(request: Request<Incoming>, whole: &Flag) -> Request<Self> {
+    /// A request whose body sets `whole` at its end, on the connection with `place`.
+    pub fn request(request: Request<Incoming>, whole: &Flag, place: &Arc<Place>) -> Request<Self> {
         let comes = !request.headers().contains_key(EXPECT);
-        whole.set(request.body().is_end_stream());
-        let whole = whole.clone();
-        request.map(|body| Self { body: (!body.is_end_stream()).then_some(body), whole, comes })
+        let is_whole = request.body().is_end_stream();
+        whole.set(is_whole);
+        place.now(if is_whole { Doing::Answer } else { Doing::Body });
+        let (whole, place) = (whole.clone(), Arc::clone(place));
+        request.map(|body| Self { body: (!is_whole).then_some(body), whole, place, comes })
     }
 }
 
@@ -76,6 +81,7 @@ impl HttpBody for Arriving {
         if has_failed || frame.is_none() || body.is_end_stream() {
             self.body = None;
             self.whole.set(!has_failed);
+            self.place.now(Doing::Answer);
         }
         Poll::Ready(frame)
     }

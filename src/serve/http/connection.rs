@@ -7,21 +7,29 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum::Router;
+use axum::body::{Body, HttpBody};
+use bytes::Bytes;
 use hyper::Version;
+use hyper::body::{Frame, SizeHint};
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Notify, Semaphore, watch};
-use tokio::time::{Instant, Sleep, sleep_until};
+use tokio::sync::{Notify, watch};
+use tokio::time::{Instant, Sleep, sleep_until, timeout, timeout_at};
 
 use super::arriving::{Arriving, Flag};
+use super::places::{Doing, Peer, Place, Places};
 use super::tls::Acceptor;
 
 /// Largest head of a request, in bytes.
 const HEAD_BYTES: usize = 64 << 10;
+/// Maximum time for the TLS handshake and the head of the first request.
+pub const FIRST_HEAD: Duration = Duration::from_secs(10);
+/// Time for the last bytes of a connection whose place is given up.
+const LAST_BYTES: Duration = Duration::from_millis(100);
 /// Maximum time from a request to the close of the client's sending side, for the client to be taken to wait
 /// for the answer.
 const CLOSES_WITHIN: Duration = Duration::from_millis(200);
@@ -36,8 +44,8 @@ const PROBES_AFTER: [Duration; 3] =
 /// Limits and state of connections.
 #[derive(Clone)]
 pub struct Connections {
-    /// Permits for connections.
-    pub places: Arc<Semaphore>,
+    /// Places of connections.
+    pub places: Arc<Places>,
     /// Maximum time for a request's head, and for silence.
     pub header_time: Duration,
     /// Maximum time that a client may leave data unread.
@@ -52,19 +60,20 @@ impl Connections {
     /// Accepts connections until the server shuts down.
     pub async fn accept(mut self, listener: TcpListener, router: Router) {
         loop {
-            let place = Arc::clone(&self.places).acquire_owned();
-            let (place, stream) = tokio::select! {
-                _ = self.ending.wait_for(|ending| *ending) => return,
-                accepted = async { (place.await, listener.accept().await) } => accepted,
+            let places = Arc::clone(&self.places);
+            let next = async {
+                let (stream, address) = listener.accept().await?;
+                let peer = Peer::new(address.ip());
+                io::Result::Ok((stream, Arc::new(places.enter(&peer).await), peer))
             };
-            let Ok(place) = place else { return };
-            match stream {
-                Ok((stream, _)) => {
+            let accepted = tokio::select! {
+                _ = self.ending.wait_for(|ending| *ending) => return,
+                accepted = next => accepted,
+            };
+            match accepted {
+                Ok((stream, place, peer)) => {
                     let (this, router) = (self.clone(), router.clone());
-                    tokio::spawn(async move {
-                        this.begin(stream, router).await;
-                        drop(place);
-                    });
+                    tokio::spawn(this.begin(stream, place, peer, router));
                 }
                 // Too many open files, for instance: other connections will close.
                 Err(err) => {
@@ -75,30 +84,50 @@ impl Connections {
         }
     }
 
-    async fn begin(self, stream: TcpStream, router: Router) {
+    async fn begin(self, stream: TcpStream, place: Arc<Place>, peer: Peer, router: Router) {
+        let first = Instant::now() + FIRST_HEAD.min(self.header_time);
         // Tokens are small, and must be sent at once.
         let _ = stream.set_nodelay(true);
-        let Some(tls) = &self.tls else { return self.serve(Box::new(stream), router).await };
-        match tokio::time::timeout(self.header_time, tls.accept(stream)).await {
-            Ok(Ok(stream)) => self.serve(Box::new(stream), router).await,
-            Ok(Err(err)) => tracing::debug!("TLS handshake failed: {err}"),
-            Err(_) => tracing::debug!("TLS handshake failed: the client timed out"),
-        }
+        let stream: Box<dyn Stream> = match &self.tls {
+            None => Box::new(stream),
+            Some(tls) => tokio::select! {
+                () = place.given_up() => return,
+                accepted = timeout_at(first, tls.accept(stream)) => match accepted {
+                    Ok(Ok(stream)) => Box::new(stream),
+                    Ok(Err(err)) => return tracing::debug!("TLS handshake failed: {err}"),
+                    Err(_) => return tracing::debug!("TLS handshake failed: the client timed out"),
+                },
+            },
+        };
+        self.serve(stream, place, peer, first, router).await;
     }
 
-    async fn serve(mut self, stream: Box<dyn Stream>, router: Router) {
+    /// Serves the requests of a connection, the first of which must begin until `first`.
+    async fn serve(
+        mut self,
+        stream: Box<dyn Stream>,
+        place: Arc<Place>,
+        peer: Peer,
+        first: Instant,
+        router: Router,
+    ) {
         let (whole, waits, said_all) = (Flag::default(), Flag::default(), Arc::new(Notify::new()));
         let flags = (whole.clone(), waits.clone());
         let stream = Watched::new(stream, self.write_time, flags, Arc::clone(&said_all));
         let router = TowerToHyperService::new(router);
-        let service = service_fn(move |request| {
-            let waits = waits.clone();
+        let (begun, of_request) = (Flag::default(), Arc::clone(&place));
+        let has_begun = begun.clone();
+        let service = service_fn(move |mut request: hyper::Request<_>| {
+            let (waits, place) = (waits.clone(), Arc::clone(&of_request));
             waits.set(request.version() == Version::HTTP_11);
-            let answer = router.call(Arriving::request(request, &whole));
+            begun.set(true);
+            request.extensions_mut().insert(peer.clone());
+            let answer = router.call(Arriving::request(request, &whole, &place));
             async move {
                 let answer = answer.await;
                 waits.set(false);
-                answer
+                place.now(Doing::Answer);
+                answer.map(|answer| answer.map(|body| Answering { body, place }))
             }
         });
         let connection = http1::Builder::new()
@@ -109,13 +138,57 @@ impl Connections {
             .title_case_headers(true)
             .serve_connection(TokioIo::new(stream), service);
         let mut connection = std::pin::pin!(connection);
+        let is_silent = async {
+            sleep_until(first).await;
+            if has_begun.get() {
+                std::future::pending().await
+            }
+        };
+        let mut is_given_up = false;
         tokio::select! {
             ended = connection.as_mut() => return log(ended),
             _ = self.ending.wait_for(|ending| *ending) => {}
             () = said_all.notified() => {}
+            () = is_silent => return tracing::debug!("a connection has sent no request"),
+            () = place.given_up() => is_given_up = true,
         }
         connection.as_mut().graceful_shutdown();
-        log(connection.await);
+        match is_given_up {
+            true => drop(timeout(LAST_BYTES, connection).await),
+            false => log(connection.await),
+        }
+    }
+}
+
+/// The body of an answer. At its end the connection waits for its client again.
+struct Answering {
+    body: Body,
+    place: Arc<Place>,
+}
+
+impl HttpBody for Answering {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl Drop for Answering {
+    fn drop(&mut self) {
+        self.place.now(Doing::Head);
     }
 }
 

@@ -3,9 +3,11 @@
 pub mod arriving;
 pub mod body;
 pub mod connection;
+pub mod decoding;
 pub mod guard;
 pub mod host;
 pub mod json;
+pub mod places;
 pub mod stream;
 pub mod surrogates;
 #[cfg(feature = "tls")]

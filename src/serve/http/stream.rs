@@ -151,6 +151,7 @@ pub fn api_error(err: &JobError) -> ApiError {
     match err {
         JobError::Refused(message) => ApiError::bad(message.clone()),
         JobError::Failed(message) => ApiError::ours(message.clone()),
+        JobError::Displaced => ApiError::displaced(),
         JobError::Ending => ApiError::unavailable(err.to_string()),
     }
 }

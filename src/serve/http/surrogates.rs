@@ -4,6 +4,11 @@
 /// Length of an escape.
 const LEN: usize = 6;
 
+/// True if there is one.
+pub fn has_one(json: &[u8]) -> bool {
+    first(json, 0).is_some()
+}
+
 /// Replaces them by U+FFFD.
 pub fn replace(json: &mut [u8]) {
     let mut from = 0;

@@ -476,13 +476,21 @@ fn abort_ends_only_requests_of_the_same_key() {
 }
 
 #[test]
-fn silent_grpc_connections_give_up_their_places() {
-    let server = TestServer::with_companions(super::client::engine(N_CTX), vec![grpc()], |all| {
-        (all.max_connections, all.header_time) = (2, Duration::from_millis(100));
-    });
-    let _silent = [0, 1].map(|_| std::net::TcpStream::connect(server.grpc.unwrap()).unwrap());
+fn idle_grpc_connections_give_up_their_places() {
+    let slow = engine_that(|_| Act::Sleep(Duration::from_millis(10)));
+    let server = TestServer::with_companions(slow, vec![grpc()], |options| options.max_connections = 2);
     runtime().block_on(async {
-        assert!(generate(&channel(&server).await, request(&[1], 1)).await.is_ok());
+        let channel_of_long = channel(&server).await;
+        let long = request(&prompt(1, 40), 100);
+        let long = tokio::spawn(async move { generate(&channel_of_long, long).await });
+        server.until("it runs", |server| server.metric("llamacpp:requests_processing") > 0.0);
+        let mut idle = Vec::new();
+        for _ in 0..4 {
+            idle.push(tokio::net::TcpStream::connect(server.grpc.unwrap()).await.unwrap());
+        }
+        generate(&channel(&server).await, request(&prompt(2, 40), 3)).await.unwrap();
+        // The connection with a running request has kept its place.
+        assert_eq!(long.await.unwrap().unwrap().tokens.len(), 100);
     });
 }
 

@@ -7,6 +7,7 @@ mod client;
 mod codex;
 mod dialects;
 mod embeddings;
+mod fairness;
 mod families;
 mod grpc;
 mod histories;
