@@ -197,7 +197,7 @@ fn full_queue_has_a_place_for_each_key() {
     });
     assert_eq!(Answer::read(begin("second", 2)).error(429)["code"], "queue_full");
     drop(running);
-    waiting.map(|waits| assert_eq!(Answer::read(waits).status, 200));
+    waiting.into_iter().for_each(|waits| assert_eq!(Answer::read(waits).status, 200));
 }
 
 #[test]
