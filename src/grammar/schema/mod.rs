@@ -1,6 +1,8 @@
 //! Normalises JSON schemas before compilation: drops keywords that assert nothing, and resolves references
 //! within the schema. Unsupported keywords are reported, and ignored if the schema is not strict.
 
+mod merge;
+
 use serde_json::{Map, Value, json};
 
 use super::{GrammarError, Limits, Space, at_most};
@@ -185,6 +187,7 @@ impl Schema {
         let parts = || defs.iter().map(|(_, def)| def).chain([&root]);
         let in_all: usize = parts().map(|part| levels(part, 0)).sum::<Result<usize, _>>()?;
         at_most("levels including references", in_all, MOST_LEVELS_IN_ALL)?;
+        merge::check(&root, &defs)?;
         Ok(Self { owner: owner.clone(), root, defs, notes: tidy.notes })
     }
 
@@ -297,6 +300,10 @@ impl Tidy<'_> {
             }
             ("maximum" | "exclusiveMaximum", value) if number(value) >= FARTHEST_BOUND as f64 => {
                 json!(FARTHEST_BOUND)
+            }
+            ("multipleOf", value) if !has_few_remainders(value) => {
+                let why = format!("it is more than {MOST_REMAINDERS} times its last digit");
+                return self.leave_out(key, at, &why);
             }
             (key, Value::Number(_)) if is_count(key) => whole(value),
             (_, value) => value.clone(),
@@ -442,6 +449,14 @@ fn number(value: &Value) -> f64 {
 
 fn is_count(key: &str) -> bool {
     ["maxItems", "maxLength", "maxProperties", "minItems", "minLength", "minProperties"].contains(&key)
+}
+
+/// Largest `multipleOf`, in units of its last digit: the lexer has a state for each remainder.
+const MOST_REMAINDERS: u64 = 1_000_000;
+
+fn has_few_remainders(multiple: &Value) -> bool {
+    let digits = multiple.to_string().replace(['.', '-'], "");
+    !multiple.is_number() || digits.parse().is_ok_and(|n: u64| n <= MOST_REMAINDERS)
 }
 
 /// Converts a count written as 3.0 to an integer.
