@@ -1,9 +1,12 @@
 //! Constraints on a sequence: a set of allowed tokens per position, decided outside the engine.
 //!
 //! The engine has no grammar code. It asks a [`Constraint`] for the allowed tokens when it samples on the
-//! host, and tells it which token was sampled. Sequences without a constraint are not slowed down.
+//! host, and tells it which token was sampled. Sequences without a constraint are not slowed down. A set may
+//! be computed on another thread: a batch then runs other sequences until it is ready.
 
 use std::fmt::Debug;
+use std::task::{Context, Poll};
+use std::time::Duration;
 
 /// A set of token ids.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -62,16 +65,31 @@ pub trait Grammar: Debug + Send + Sync {
 
 /// State of one sequence in a grammar: the tokens that may follow its tokens so far.
 pub trait Constraint: Debug + Send {
+    /// Ready if [`mask`](Self::mask) returns without waiting. Otherwise the context's waker is woken once it
+    /// does.
+    fn poll_mask(&mut self, _: &mut Context<'_>) -> Poll<()> {
+        Poll::Ready(())
+    }
+
+    /// [`accept`](Self::accept) without waiting: if it is pending, the caller polls again with the same
+    /// token.
+    ///
+    /// # Errors
+    /// As [`accept`](Self::accept).
+    fn poll_accept(&mut self, token: u32, _: &mut Context<'_>) -> Poll<Result<(), ConstraintError>> {
+        Poll::Ready(self.accept(token))
+    }
+
     /// The tokens that may come next, at least one. Includes end-of-text tokens where the text may end.
     ///
     /// # Errors
-    /// [`ConstraintError::Failed`].
+    /// [`ConstraintError::Failed`], [`ConstraintError::TooSlow`].
     fn mask(&mut self) -> Result<&TokenMask, ConstraintError>;
 
     /// Advances by a token. The next mask can be computed from here on, while the model runs.
     ///
     /// # Errors
-    /// [`ConstraintError::Failed`], also for a token that is not in the mask.
+    /// [`ConstraintError::Failed`], also for a token that is not in the mask; [`ConstraintError::TooSlow`].
     fn accept(&mut self, token: u32) -> Result<(), ConstraintError>;
 
     /// True if the text is complete and nothing can follow: the sequence ends here.
@@ -84,6 +102,13 @@ pub enum ConstraintError {
     /// The constraint cannot compute the next mask.
     #[error("the grammar cannot be followed: {0}")]
     Failed(String),
+    /// The constraint takes too long to compute the next mask.
+    #[error(
+        "the grammar cannot be followed: the tokens that may come next take more than {} s to find; a \
+         grammar in which fewer rules match the same text is faster",
+        .0.as_secs_f32()
+    )]
+    TooSlow(Duration),
     /// None of the allowed tokens can be sampled.
     #[error(
         "the sampler can pick none of the tokens that the grammar allows: a bias or \

@@ -2,6 +2,7 @@
 //! [`program::sampling`](sterna_program::sampling); on the backend if it supports both.
 
 use std::collections::{HashMap, VecDeque};
+use std::task::{Context, Poll};
 
 use super::constraint::{Constraint, ConstraintError};
 use sterna_program::sampling::{Scratch, pick};
@@ -162,6 +163,24 @@ impl Sampler {
         self.constraint.as_ref().is_some_and(|constraint| constraint.is_done())
     }
 
+    /// Ready if [`choose`](Self::choose) does not wait for the constraint.
+    pub(super) fn poll_choose(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        self.constraint.as_mut().map_or(Poll::Ready(()), |constraint| constraint.poll_mask(context))
+    }
+
+    /// Advances the constraint by a [chosen](Self::choose) token, without waiting.
+    ///
+    /// # Errors
+    /// [`ConstraintError`].
+    pub(super) fn poll_advance(
+        &mut self,
+        token: u32,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<(), ConstraintError>> {
+        let constraint = self.constraint.as_mut();
+        constraint.map_or(Poll::Ready(Ok(())), |constraint| constraint.poll_accept(token, context))
+    }
+
     /// True if the result depends on recent tokens.
     pub(super) fn penalises(&self) -> bool {
         let o = &self.options;
@@ -219,13 +238,22 @@ impl Sampler {
     /// # Panics
     /// If `logits` is empty.
     pub fn pick(&mut self, logits: &mut [f32], position: usize) -> Result<u32, ConstraintError> {
-        let Some(mut constraint) = self.constraint.take() else { return Ok(self.pick_any(logits, position)) };
-        let picked = self.pick_allowed(&mut *constraint, logits, position);
-        self.constraint = Some(constraint);
-        picked
+        let token = self.choose(logits, position)?;
+        if let Some(constraint) = &mut self.constraint {
+            constraint.accept(token)?;
+        }
+        Ok(token)
     }
 
-    fn pick_allowed(
+    /// [`pick`](Self::pick) that does not advance the constraint.
+    pub(super) fn choose(&mut self, logits: &mut [f32], position: usize) -> Result<u32, ConstraintError> {
+        let Some(mut constraint) = self.constraint.take() else { return Ok(self.pick_any(logits, position)) };
+        let chosen = self.choose_allowed(&mut *constraint, logits, position);
+        self.constraint = Some(constraint);
+        chosen
+    }
+
+    fn choose_allowed(
         &mut self,
         constraint: &mut dyn Constraint,
         logits: &mut [f32],
@@ -235,11 +263,10 @@ impl Sampler {
         mask.apply(logits);
         let token = self.pick_any(logits, position);
         // If every logit is minus infinity or NaN, the result is arbitrary.
-        if !mask.allows(token) || logits[token as usize] == f32::NEG_INFINITY {
-            return Err(ConstraintError::NoToken);
+        match !mask.allows(token) || logits[token as usize] == f32::NEG_INFINITY {
+            true => Err(ConstraintError::NoToken),
+            false => Ok(token),
         }
-        constraint.accept(token)?;
-        Ok(token)
     }
 
     fn pick_any(&mut self, logits: &mut [f32], position: usize) -> u32 {

@@ -16,7 +16,7 @@ use super::matching::Matching;
 use super::text::Text;
 use super::vocabulary::Vocabulary;
 use super::workers::Workers;
-use super::{GrammarError, Limits, Source, Space, at_most, caught, gbnf, numbers, quote, said};
+use super::{GrammarError, Limits, Source, Space, at_most, caught, effort, gbnf, numbers, quote, said};
 use sterna_engine::{Constraint, Grammar};
 use sterna_tokenizer::Tokenizer;
 
@@ -55,6 +55,7 @@ pub struct Compiled {
     /// Matcher of a sequence without text.
     matcher: Mutex<Matcher>,
     workers: Arc<Workers>,
+    limits: Limits,
     notes: Vec<String>,
 }
 
@@ -86,14 +87,15 @@ impl Grammars {
     /// As [`compile`](Self::compile).
     pub fn compile_with(&self, source: &Source, space: Space) -> Result<Compiled, GrammarError> {
         let shared = &self.shared;
-        let text = shared.read(source, space)?;
         let ready = shared.ready.get_or_init(|| Ready::new(&shared.vocabulary)).as_ref();
         let workers = Arc::clone(&ready.map_err(Clone::clone)?.workers);
         let permit = Permit::new(shared)?;
         let (send, built) = sync_channel(1);
+        let source = source.clone();
         let build = move || {
             let ready = permit.0.ready.get().and_then(|ready| ready.as_ref().ok());
-            let made = ready.map(|ready| ready.follow(text, &permit.0.limits));
+            let follow = |ready: &Ready| ready.follow(permit.0.read(&source, space)?, &permit.0.limits);
+            let made = ready.map(follow);
             drop(permit);
             // The receiver is gone after a timeout.
             let _ = send.send(made);
@@ -115,7 +117,7 @@ impl Grammars {
                 return Err(GrammarError::Invalid("the compiler thread has died".to_owned()));
             }
         };
-        Ok(Compiled { matcher: Mutex::new(matcher), workers, notes })
+        Ok(Compiled { matcher: Mutex::new(matcher), workers, limits: shared.limits, notes })
     }
 }
 
@@ -198,9 +200,10 @@ impl Ready {
             if let Some(digits) = text.digits() {
                 numbers::bound(&mut words, digits, text.space())?;
             }
+            effort::check(&words, factory.limits())?;
             factory.create_parser_from_init_default(GrammarInit::Internal(grammar, words))
         });
-        let matcher = Matcher::new(Ok(parser.map_err(GrammarError::Invalid)?));
+        let matcher = Matcher::new(Ok(parser.map_err(GrammarError::Invalid)?)).into_cancellable();
         match matcher.get_error() {
             Some(err) => Err(GrammarError::Invalid(said(&err))),
             None => Ok(matcher),
@@ -238,7 +241,7 @@ impl Grammar for Compiled {
     fn start(&self) -> Box<dyn Constraint> {
         // A deep clone shares no cache, so one sequence cannot fill or poison the cache of another.
         let matcher = self.matcher.lock().unwrap_or_else(PoisonError::into_inner).deep_clone();
-        Box::new(Matching::new(matcher, Arc::clone(&self.workers)))
+        Box::new(Matching::new(matcher, Arc::clone(&self.workers), self.limits))
     }
 }
 

@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod compile;
+mod effort;
 mod gbnf;
 mod matching;
 mod mend;
@@ -144,11 +145,23 @@ pub struct Limits {
     pub references: usize,
     /// Time to compile it, once the vocabulary is ready.
     pub time: Duration,
+    /// Time to find the tokens that may come next.
+    pub mask_time: Duration,
+    /// Work on the states of the lexer for one sequence, in expressions of the parser. It bounds the memory:
+    /// a few bytes per expression.
+    pub lexer_work: u64,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { bytes: 128 << 10, schema_bytes: 1 << 20, references: 4000, time: Duration::from_secs(5) }
+        Self {
+            bytes: 128 << 10,
+            schema_bytes: 1 << 20,
+            references: 4000,
+            time: Duration::from_secs(5),
+            mask_time: Duration::from_secs(1),
+            lexer_work: 20_000_000,
+        }
     }
 }
 

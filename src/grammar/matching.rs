@@ -1,23 +1,50 @@
 //! Grammar state of one sequence. A worker computes its next mask as soon as its last token is known.
 
 use std::fmt;
-use std::sync::Arc;
-use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
-use llguidance::Matcher;
+use llguidance::{CancellationHandle, Matcher};
 
-use super::said;
-use super::workers::Workers;
+use super::workers::{Workers, is_fast};
+use super::{Limits, said};
 use sterna_engine::{Constraint, ConstraintError, TokenMask};
+use sterna_host::clock::Instant;
 
 /// Result of a worker: the matcher, and the words of the mask after its last token.
 type MaskResult = (Box<Matcher>, Result<Vec<u32>, String>);
+
+/// Reason why a sequence with too much work on its lexer ends.
+const TOO_MANY: &str =
+    "its terminals have too many states; shorter repetitions and fewer alternatives have fewer";
 
 enum State {
     Working(Receiver<MaskResult>),
     /// The mask is ready, or the text is complete.
     Ready(Box<Matcher>),
-    Failed(String),
+    Failed(ConstraintError),
+}
+
+/// Progress of a worker with one mask.
+#[derive(Default)]
+struct Progress {
+    /// Time at which it began; not the time at which the mask was requested.
+    begun: Option<Instant>,
+    /// Time that the mask took.
+    took: Option<Duration>,
+    waker: Option<Waker>,
+}
+
+/// Wakes the engine when the worker has sent its result, or has panicked.
+struct WakeOnDrop(Arc<Mutex<Progress>>);
+
+impl Drop for WakeOnDrop {
+    fn drop(&mut self) {
+        let waker = lock(&self.0).waker.take();
+        waker.into_iter().for_each(Waker::wake);
+    }
 }
 
 pub struct Matching {
@@ -25,71 +52,168 @@ pub struct Matching {
     mask: TokenMask,
     is_done: bool,
     workers: Arc<Workers>,
+    progress: Arc<Mutex<Progress>>,
+    /// Ends the work of the matcher.
+    cancel: Option<CancellationHandle>,
+    limits: Limits,
+    /// Work on the lexer so far.
+    lexer_work: u64,
+    /// True if a worker follows the last token.
+    is_accepting: bool,
 }
 
 impl Matching {
     /// Creates the state before the first token. The first mask is computed while the prompt is processed.
-    pub fn new(matcher: Matcher, workers: Arc<Workers>) -> Self {
+    pub fn new(matcher: Matcher, workers: Arc<Workers>, limits: Limits) -> Self {
         let is_done = matcher.is_stopped() && !matcher.is_error();
-        let mask = TokenMask::default();
-        let mut matching = Self { state: State::Ready(Box::new(matcher)), mask, is_done, workers };
-        matching.begin_mask();
+        let mut matching = Self {
+            mask: TokenMask::default(),
+            is_done,
+            workers,
+            progress: Arc::default(),
+            cancel: matcher.cancellation_handle(),
+            limits,
+            lexer_work: 0,
+            is_accepting: false,
+            state: State::Ready(Box::new(matcher)),
+        };
+        matching.begin(None);
         matching
     }
 
-    fn begin_mask(&mut self) {
+    /// Begins to compute the next mask, after `token` if it has not been followed yet.
+    fn begin(&mut self, token: Option<u32>) {
         let State::Ready(mut matcher) = std::mem::replace(&mut self.state, failed()) else { return };
         let (send, made) = sync_channel(1);
-        self.workers.run(Box::new(move || {
-            let mask = matcher.compute_mask_or_eos();
-            let words = mask.map(|mask| mask.as_slice().to_vec()).map_err(|err| said(&err.to_string()));
-            // The sequence may have ended in the meantime.
-            let _ = send.send((matcher, words));
-        }));
+        let last = std::mem::take(&mut *lock(&self.progress)).took;
+        let progress = Arc::clone(&self.progress);
+        self.workers.run(
+            last,
+            Box::new(move || {
+                let wake = WakeOnDrop(progress);
+                let begun = Instant::now();
+                lock(&wake.0).begun = Some(begun);
+                let followed = token.map_or(Ok(()), |token| matcher.consume_token(token));
+                let mask = followed.and_then(|()| matcher.compute_mask_or_eos());
+                lock(&wake.0).took = Some(begun.elapsed());
+                let words = mask.map(|mask| mask.as_slice().to_vec()).map_err(|err| said(&err.to_string()));
+                // The sequence may have ended in the meantime.
+                let _ = send.send((matcher, words));
+            }),
+        );
         self.state = State::Working(made);
     }
 
-    fn settle(&mut self) -> Result<&mut Matcher, ConstraintError> {
-        if let State::Working(made) = &self.state {
-            self.state = match made.recv() {
-                Ok((matcher, Ok(words))) => {
-                    self.mask = TokenMask::from_words(words);
-                    State::Ready(matcher)
+    /// Takes the result of the worker, or ends its work after the time limit.
+    fn take(&mut self, made: Result<MaskResult, RecvTimeoutError>) {
+        self.state = match made {
+            Ok((matcher, Ok(words))) => {
+                self.lexer_work += matcher.last_step_stats().map_or(0, |stats| stats.lexer_cost);
+                match self.lexer_work > self.limits.lexer_work {
+                    true => State::Failed(ConstraintError::Failed(TOO_MANY.to_owned())),
+                    false => {
+                        self.is_done = matcher.is_stopped();
+                        self.mask = TokenMask::from_words(words);
+                        State::Ready(matcher)
+                    }
                 }
-                Ok((_, Err(detail))) => State::Failed(detail),
-                Err(_) => failed(),
-            };
+            }
+            Ok((_, Err(detail))) => State::Failed(ConstraintError::Failed(detail)),
+            Err(RecvTimeoutError::Timeout) if self.time_left().is_zero() => {
+                self.cancel();
+                State::Failed(ConstraintError::TooSlow(self.limits.mask_time))
+            }
+            Err(RecvTimeoutError::Timeout) => return,
+            Err(RecvTimeoutError::Disconnected) => failed(),
+        };
+    }
+
+    fn check(&mut self, token: u32) -> Result<(), ConstraintError> {
+        match self.mask()?.allows(token) {
+            true => Ok(()),
+            false => Err(ConstraintError::Failed(format!("token {token} is not allowed here"))),
+        }
+    }
+
+    fn time_left(&self) -> Duration {
+        let begun = lock(&self.progress).begun;
+        self.limits.mask_time.saturating_sub(begun.map_or(Duration::ZERO, |begun| begun.elapsed()))
+    }
+
+    fn cancel(&self) {
+        self.cancel.iter().for_each(CancellationHandle::cancel);
+    }
+
+    fn settle(&mut self) -> Result<&mut Matcher, ConstraintError> {
+        while let State::Working(made) = &self.state {
+            let made = made.recv_timeout(self.time_left());
+            self.take(made);
         }
         match &mut self.state {
             State::Ready(matcher) => Ok(matcher),
-            State::Failed(detail) => Err(ConstraintError::Failed(detail.clone())),
+            State::Failed(err) => Err(err.clone()),
             State::Working(_) => unreachable!("the mask was received above"),
         }
     }
 }
 
+fn lock(progress: &Mutex<Progress>) -> MutexGuard<'_, Progress> {
+    progress.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 fn failed() -> State {
-    State::Failed("the thread that computes its masks has died".to_owned())
+    State::Failed(ConstraintError::Failed("the thread that computes its masks has died".to_owned()))
+}
+
+impl Drop for Matching {
+    fn drop(&mut self) {
+        self.cancel();
+    }
 }
 
 impl Constraint for Matching {
+    fn poll_mask(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        if let State::Working(made) = &self.state {
+            lock(&self.progress).waker = Some(context.waker().clone());
+            let made = made.try_recv().map_err(|err| match err {
+                TryRecvError::Empty => RecvTimeoutError::Timeout,
+                TryRecvError::Disconnected => RecvTimeoutError::Disconnected,
+            });
+            self.take(made);
+        }
+        if matches!(self.state, State::Working(_)) { Poll::Pending } else { Poll::Ready(()) }
+    }
+
+    fn poll_accept(&mut self, token: u32, context: &mut Context<'_>) -> Poll<Result<(), ConstraintError>> {
+        if !self.is_accepting {
+            // A token is a part of the mask before it, so following it takes less time.
+            if is_fast(lock(&self.progress).took) {
+                return Poll::Ready(self.accept(token));
+            }
+            self.check(token)?;
+            self.begin(Some(token));
+            self.is_accepting = true;
+        }
+        std::task::ready!(self.poll_mask(context));
+        self.is_accepting = false;
+        Poll::Ready(self.settle().map(|_| ()))
+    }
+
     fn mask(&mut self) -> Result<&TokenMask, ConstraintError> {
         self.settle()?;
         Ok(&self.mask)
     }
 
     fn accept(&mut self, token: u32) -> Result<(), ConstraintError> {
-        if !self.mask()?.allows(token) {
-            return Err(ConstraintError::Failed(format!("token {token} is not allowed here")));
-        }
+        self.check(token)?;
         let matcher = self.settle()?;
         if let Err(err) = matcher.consume_token(token) {
-            let detail = said(&err.to_string());
-            self.state = State::Failed(detail.clone());
-            return Err(ConstraintError::Failed(detail));
+            let err = ConstraintError::Failed(said(&err.to_string()));
+            self.state = State::Failed(err.clone());
+            return Err(err);
         }
         self.is_done = matcher.is_stopped();
-        self.begin_mask();
+        self.begin(None);
         Ok(())
     }
 

@@ -6,7 +6,7 @@ use llguidance::api::{GrammarInit, ParserLimits, TopLevelGrammar};
 use serde_json::{Map, Value, json};
 
 use super::schema::{Owner, Schema, escaped, with_defs};
-use super::{GrammarError, Space, caught};
+use super::{GrammarError, Space, caught, effort};
 use sterna_host::clock::Instant;
 
 /// Keywords that others depend on come first, so that the dependent ones are dropped. Unlisted ones come
@@ -65,8 +65,12 @@ impl Mender<'_> {
             return Err(GrammarError::TooSlow(self.time));
         }
         let grammar = GrammarInit::Serialized(TopLevelGrammar::from_json_schema(schema));
-        let read = caught(|| grammar.to_internal(None, ParserLimits::default()));
-        Ok(read.map(drop).map_err(|err| reason(&err)))
+        let limits = ParserLimits::default();
+        let read = caught(|| {
+            let (_, words) = grammar.to_internal(None, limits.clone()).map_err(|err| err.to_string())?;
+            effort::check(&words, &limits).map_err(|err| err.to_string())
+        });
+        Ok(read.map_err(|err| reason(&err)))
     }
 
     fn part(&mut self, part: Map<String, Value>) -> Result<Result<(), String>, GrammarError> {

@@ -11,13 +11,13 @@ use sterna_engine::{Constraint, Grammar as _};
 use sterna_gguf::Gguf;
 use sterna_tokenizer::{Special, Tokenizer, TokenizerOptions};
 
-static TOKENIZER: LazyLock<Tokenizer> = LazyLock::new(|| {
+pub static TOKENIZER: LazyLock<Tokenizer> = LazyLock::new(|| {
     let file = include_bytes!("../../tests/data/golden/tokenizer/tiny-vocab.gguf");
     let gguf = Gguf::from_bytes(bytes::Bytes::from_static(file)).unwrap();
     Tokenizer::from_gguf(&gguf, TokenizerOptions::default()).unwrap()
 });
 
-static GRAMMARS: LazyLock<Grammars> = LazyLock::new(|| Grammars::new(&TOKENIZER));
+pub static GRAMMARS: LazyLock<Grammars> = LazyLock::new(|| Grammars::new(&TOKENIZER));
 
 /// Follows `text`, with tokens of as few bytes as possible if `fine`. Returns the number of allowed bytes,
 /// and whether the text may end there.

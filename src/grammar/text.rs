@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::numbers::Digits;
 use super::schema::{Owner, Schema};
-use super::{GrammarError, Limits, Space, at_most};
+use super::{GrammarError, Limits, Space, at_most, effort};
 use sterna_host::clock::Instant;
 
 /// Lark with embedded schemas, or one schema.
@@ -112,6 +112,10 @@ impl Text {
     /// # Errors
     /// [`GrammarError::TooLarge`].
     pub fn grammar(&self, limits: &Limits) -> Result<TopLevelGrammar, GrammarError> {
+        effort::check_classes(self.parts.iter().filter_map(|part| match part {
+            Fragment::Lark(text) => Some(text.as_str()),
+            Fragment::Schema(_) => None,
+        }))?;
         if self.has_schemas() {
             let lark: usize = self.parts.iter().map(Fragment::n_bytes_of_lark).sum();
             let constants: usize = self.schemas().map(Schema::n_bytes_of_constants).sum();

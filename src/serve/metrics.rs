@@ -101,6 +101,8 @@ pub struct Metrics {
     most_tokens: AtomicU64,
     /// Answers by finish reason, in the order of [`REASONS`].
     ended: [AtomicU64; 3],
+    /// Answers that ended because their grammar could not be followed.
+    unfollowed: AtomicU64,
     /// From a request's arrival to its first token.
     first_token: Histogram,
     /// Between two tokens of a sequence.
@@ -128,6 +130,7 @@ impl Default for Metrics {
             generate_us: AtomicU64::new(0),
             most_tokens: AtomicU64::new(0),
             ended: Default::default(),
+            unfollowed: AtomicU64::new(0),
             first_token: seconds(),
             between_tokens: seconds(),
             whole: seconds(),
@@ -186,6 +189,7 @@ impl Metrics {
         };
         let at = REASONS.iter().position(|known| *known == reason).expect("one of the reasons");
         count(&self.ended[at], 1);
+        count(&self.unfollowed, u64::from(end == StopReason::Constraint));
         self.whole.add_time(since_arrival);
         self.decode.add_time(stats.generate_time);
         count(&self.generate_us, stats.generate_time.as_micros() as u64);
@@ -251,6 +255,8 @@ impl Metrics {
                 "Prompt tokens found in the prefix cache.", stats.prefix.hit_tokens as f64),
             (&["vllm:num_preemptions_total"], COUNTER,
                 "Sequences preempted to free their pages.", stats.preemptions as f64),
+            (&["sterna:grammar_failures_total"], COUNTER,
+                "Answers ended because their grammar could not be followed.", get(&self.unfollowed) as f64),
             // The second names of these are older, and go with the next release.
             (&["sterna:num_swapped_out_total", "vllm:num_parked_total"], COUNTER,
                 "Preempted sequences whose pages were copied to host memory.", stats.swapped_out as f64),

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, mpsc};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use proptest::prelude::*;
@@ -103,7 +104,7 @@ pub(super) fn finish(batch: &mut Batch) -> BTreeMap<SeqId, Output> {
 }
 
 /// Allows every fifth token, depending on all previous ones. Complete after `most` tokens; may fail from the
-/// seventh on.
+/// seventh on. A batch has to ask for a mask up to three times, and twice whether a token is followed.
 #[derive(Debug)]
 struct Remainders {
     most: u32,
@@ -114,16 +115,42 @@ struct Remainder {
     sum: u32,
     n_tokens: u32,
     most: u32,
+    n_polls: u32,
+    is_accepting: bool,
     mask: TokenMask,
 }
 
 impl Grammar for Remainders {
     fn start(&self) -> Box<dyn Constraint> {
-        Box::new(Remainder { sum: 0, n_tokens: 0, most: self.most, mask: TokenMask::default() })
+        let (most, mask) = (self.most, TokenMask::default());
+        Box::new(Remainder { sum: 0, n_tokens: 0, most, n_polls: 0, is_accepting: false, mask })
     }
 }
 
 impl Constraint for Remainder {
+    fn poll_mask(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        self.n_polls += 1;
+        if self.n_polls > self.sum % 3 {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    fn poll_accept(&mut self, token: u32, context: &mut Context<'_>) -> Poll<Result<(), ConstraintError>> {
+        if !self.is_accepting {
+            self.accept(token)?;
+        }
+        self.is_accepting = !self.is_accepting && self.sum % 4 == 1;
+        match self.is_accepting {
+            true => {
+                context.waker().wake_by_ref();
+                Poll::Pending
+            }
+            false => Poll::Ready(Ok(())),
+        }
+    }
+
     fn mask(&mut self) -> Result<&TokenMask, ConstraintError> {
         if self.n_tokens > 6 && self.sum.is_multiple_of(7) {
             return Err(ConstraintError::Failed("a multiple of seven".into()));
@@ -134,6 +161,7 @@ impl Constraint for Remainder {
 
     fn accept(&mut self, token: u32) -> Result<(), ConstraintError> {
         assert!(self.mask.allows(token) && !self.is_done(), "{token} after {}", self.n_tokens);
+        self.n_polls = 0;
         (self.sum, self.n_tokens) = (self.sum.wrapping_mul(31).wrapping_add(token), self.n_tokens + 1);
         Ok(())
     }

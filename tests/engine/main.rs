@@ -22,6 +22,7 @@ mod kv_memory;
 mod kv_sessions;
 mod kv_sliding;
 mod kv_state;
+mod late_masks;
 mod own_type;
 mod plan;
 mod program;

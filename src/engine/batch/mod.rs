@@ -7,7 +7,9 @@
 //! its tokens are recomputed later. The output of a sequence does not depend on any of that: sampling depends
 //! only on the position, and on the CPU sums do not depend on the rows of a step.
 
+mod bell;
 mod budget;
+mod late;
 mod options;
 mod prefix;
 mod saved;

@@ -40,7 +40,7 @@ impl Batch {
         loop {
             let waits = |at: &usize| {
                 let task = &self.tasks[*at];
-                !task.is_running() && !task.is_paused && !self.waits_for_fork(*at)
+                !task.is_running() && !task.is_paused && task.late.is_none() && !self.waits_for_fork(*at)
             };
             let Some(at) = (0..self.tasks.len()).find(waits) else { return Ok(()) };
             if self.fork(at)? {
@@ -141,7 +141,7 @@ impl Batch {
         let task = &mut self.tasks[at];
         self.runner.release(&mut task.seq);
         task.nodes.clear();
-        task.host_picks = false;
+        task.forget_logits();
         self.stats.preemptions += 1;
     }
 

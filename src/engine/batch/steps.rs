@@ -5,6 +5,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::bell::Bell;
 use super::budget::Budget;
 use super::options::{BatchOptions, BatchStats};
 use super::prefix::{Block, PageEvent, PrefixCache};
@@ -23,6 +24,9 @@ use crate::stats::Stats;
 use sterna_host::clock::Instant;
 use sterna_program::PAGE;
 use sterna_program::sampling::is_broken;
+
+/// Time that a step may wait for the masks of drafted tokens, which follow each other within the step.
+const DRAFT_PATIENCE: Duration = Duration::from_millis(2);
 
 /// Sequences that run together on one engine. The batch uses the engine exclusively: sessions are refused
 /// while it lives.
@@ -45,6 +49,8 @@ pub struct Batch {
     ended: Vec<(SeqId, Ended)>,
     /// Events of a step that failed later on; the next step returns them.
     events: Vec<(SeqId, Event)>,
+    /// Rung by constraints that are ready.
+    pub(super) bell: Bell,
 }
 
 struct Ended {
@@ -133,6 +139,7 @@ impl Engine {
             queued: None,
             ended: Vec::new(),
             events: Vec::new(),
+            bell: Bell::default(),
         })
     }
 }
@@ -274,6 +281,7 @@ impl Batch {
                 nodes: Vec::new(),
                 fork_of: ids.first().copied(),
                 host_picks: false,
+                late: None,
                 turn: 0,
                 is_cancelled: false,
                 is_paused: false,
@@ -315,7 +323,8 @@ impl Batch {
 
     /// Runs one step, and returns an event for each sampled token and for each sequence that ended. An
     /// accepted draft gives several events for one sequence. On a device the events are those of the previous
-    /// run, whose tokens are inputs of this one.
+    /// run, whose tokens are inputs of this one. A sequence whose mask is not ready does not run; if no other
+    /// can, the step waits for the first mask, at most 20 ms.
     ///
     /// # Errors
     /// [`Error::Backend`]: no sequence has lost a token then, and the next step tries again and also returns
@@ -351,6 +360,7 @@ impl Batch {
 
     fn advance(&mut self, events: &mut Vec<(SeqId, Event)>) -> Result<(), Error> {
         self.sweep(events);
+        self.pick_late(events)?;
         let begun = Instant::now();
         // A draft has to be verified before the next one is made.
         if let Some(run) = self.queued.take_if(|run| run.drafted_rows > 0) {
@@ -365,7 +375,11 @@ impl Batch {
             true => std::mem::replace(&mut self.queued, next),
             false => next,
         };
-        due.map_or(Ok(()), |run| self.collect(run, events, begun))
+        match due {
+            Some(run) => self.collect(run, events, begun),
+            None if self.queued.is_none() => self.wait_for_mask(events),
+            None => Ok(()),
+        }
     }
 
     /// Queues a run of `parts`; `None` if `parts` is empty.
@@ -531,9 +545,9 @@ impl Batch {
             let task = self.tasks.iter_mut().find(|task| task.id == output.id);
             // The first row of a sequence completes its draft.
             let Some(task) = task.filter(|task| !task.seq.draft.is_empty()) else { continue };
-            let (n_drafted, n_held) = (task.seq.draft.len(), task.seq.tokens.len() - 2 - output.position);
-            if let Some(speculator) = &mut task.speculator {
-                speculator.verified(n_drafted, n_held);
+            let (n_drafted, n_tokens) = (task.seq.draft.len(), task.seq.tokens.len());
+            if let (Some(speculator), None) = (&mut task.speculator, &task.late) {
+                speculator.verified(n_drafted, n_tokens - 2 - output.position);
             }
             self.runner.settle(&mut task.seq);
         }
@@ -543,7 +557,7 @@ impl Batch {
     /// again, or its prompt is scored again from position `scores`.
     fn run_again(&mut self, at: usize, scores: Option<usize>) {
         let task = &mut self.tasks[at];
-        task.host_picks = false;
+        task.forget_logits();
         task.seq.discard_queued();
         task.seq.cached = task.seq.cached.min(scores.unwrap_or(task.seq.tokens.len() - 1));
         self.runner.trim(&mut task.seq);
@@ -552,6 +566,7 @@ impl Batch {
 
     fn take_all(&mut self, run: &mut Run, events: &mut Vec<(SeqId, Event)>) -> Result<(), Error> {
         let mut rows = run.logits.chunks_exact_mut(self.engine.hyper().n_vocab);
+        let patience = Instant::now() + DRAFT_PATIENCE;
         for output in &run.outputs {
             let mut logits = if output.is_read { rows.next() } else { None };
             // A sequence that has ended or lost its pages meanwhile does not need the token; its next run
@@ -586,44 +601,47 @@ impl Batch {
             if !task.is_running() || output.picked_by == PickedBy::Device && !is_queued {
                 continue;
             }
-            let n_top = task.options.logprobs;
-            let raw = logits.as_ref().filter(|_| n_top.is_some()).map(|logits| logits.to_vec());
-            let token = match (output.picked_by, &mut logits) {
-                (PickedBy::Host, Some(logits)) => {
-                    task.host_picks = false;
-                    match task.seq.sampler.pick(logits, task.seq.tokens.len()) {
-                        Ok(token) => token,
-                        Err(fault) => {
-                            events.push((output.id, task.decoder.fail(fault.into())));
-                            self.end(at);
-                            continue;
-                        }
-                    }
-                }
-                _ => match match output.fed {
-                    Some(_) => run.picks[output.row],
-                    None => self.runner.collect(&mut task.seq)?,
-                } {
-                    (token, PickedFrom::Numbers) => token,
-                    (token, from) => {
-                        let position = output.position;
-                        if from == PickedFrom::Broken || self.is_broken_again(at, position)? {
-                            self.break_off(at, position, events)?;
-                            continue;
-                        }
-                        token
-                    }
-                },
-            };
-            let task = &mut self.tasks[at];
-            task.seq.picked = None;
-            let logprobs = raw.zip(n_top).map(|(logits, n)| LogProbs::of(&logits, token, n));
-            let event = self.take(at, token, logprobs)?;
-            let has_ended = event.end.is_some();
-            events.push((output.id, event));
-            if has_ended {
-                self.end(at);
+            if let (PickedBy::Host, Some(logits)) = (output.picked_by, &mut logits) {
+                self.pick(at, logits, output.fed.map(|_| patience), events)?;
+                continue;
             }
+            let picked = match output.fed {
+                Some(_) => run.picks[output.row],
+                None => self.runner.collect(&mut task.seq)?,
+            };
+            let token = match picked {
+                (token, PickedFrom::Numbers) => token,
+                (token, from) => {
+                    let position = output.position;
+                    if from == PickedFrom::Broken || self.is_broken_again(at, position)? {
+                        self.break_off(at, position, events)?;
+                        continue;
+                    }
+                    token
+                }
+            };
+            self.picked(at, token, logits.as_deref(), events)?;
+        }
+        Ok(())
+    }
+
+    /// Handles the token that was picked from `logits`, if these are known.
+    pub(super) fn picked(
+        &mut self,
+        at: usize,
+        token: u32,
+        logits: Option<&[f32]>,
+        events: &mut Vec<(SeqId, Event)>,
+    ) -> Result<(), Error> {
+        let task = &mut self.tasks[at];
+        task.seq.picked = None;
+        let (id, n_top) = (task.id, task.options.logprobs);
+        let logprobs = logits.zip(n_top).map(|(logits, n)| LogProbs::of(logits, token, n));
+        let event = self.take(at, token, logprobs)?;
+        let has_ended = event.end.is_some();
+        events.push((id, event));
+        if has_ended {
+            self.end(at);
         }
         Ok(())
     }

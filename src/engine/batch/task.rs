@@ -98,6 +98,15 @@ pub(super) struct SwappedOut {
     pub bytes: Vec<u8>,
 }
 
+/// The next token of a sequence whose constraint is not ready.
+#[derive(Debug)]
+pub(super) enum Late {
+    /// The logits, `[n_vocab]`, that it will be picked from.
+    Mask(Vec<f32>),
+    /// The token, which the constraint has not followed yet; and its logits, if they are reported.
+    Token(u32, Option<Vec<f32>>),
+}
+
 /// A sequence of a batch.
 #[derive(Debug)]
 pub(super) struct Task {
@@ -122,6 +131,8 @@ pub(super) struct Task {
     pub fork_of: Option<SeqId>,
     /// True if the host still has to sample the token after the cached ones.
     pub host_picks: bool,
+    /// Set if this token waits for the constraint.
+    pub late: Option<Late>,
     /// Counter value of its last run: the sequence with the smallest one is next.
     pub turn: u64,
     pub is_cancelled: bool,
@@ -150,7 +161,7 @@ impl Task {
     /// True if rows of its prompt can run.
     pub fn prefills(&self) -> bool {
         let last = if self.pool.is_some() { 0 } else { 1 + self.seq.again };
-        self.is_running() && !self.is_paused && self.seq.missing() > last
+        self.is_running() && !self.is_paused && self.late.is_none() && self.seq.missing() > last
     }
 
     /// True if it has only one row to run, besides repeated rows: a token that was sampled, or is being
@@ -158,6 +169,14 @@ impl Task {
     pub fn decodes(&self) -> bool {
         let is_last = self.pool.is_none() && self.seq.missing() <= 1 + self.seq.again;
         self.is_running() && !self.is_paused && !self.host_picks && is_last
+    }
+
+    /// Forgets the logits that wait for a mask: the row runs again. A token that the constraint follows
+    /// stays.
+    pub fn forget_logits(&mut self) {
+        if !matches!(self.late, Some(Late::Token(..))) {
+            (self.host_picks, self.late) = (false, None);
+        }
     }
 
     /// True if the rows that it runs next are scored: all of the prompt but the last.

@@ -8,6 +8,8 @@ mod owner;
 
 use std::collections::HashMap;
 
+mod merge;
+
 use serde_json::{Map, Value, json};
 
 use closing::{Around, Place, given};
@@ -149,6 +151,7 @@ impl Schema {
         let parts = || defs.iter().map(|(_, def)| def).chain([&root]);
         let in_all: usize = parts().map(|part| levels(part, 0)).sum::<Result<usize, _>>()?;
         at_most("levels including references", in_all, MOST_LEVELS_IN_ALL)?;
+        merge::check(&root, &defs)?;
         Ok(Self { owner: owner.clone(), root, defs, notes: tidy.notes })
     }
 
@@ -310,6 +313,10 @@ impl<'a> Tidy<'a> {
             }
             ("maximum" | "exclusiveMaximum", value) if number(value) >= FARTHEST_BOUND as f64 => {
                 json!(FARTHEST_BOUND)
+            }
+            ("multipleOf", value) if !has_few_remainders(value) => {
+                let why = format!("it is more than {MOST_REMAINDERS} times its last digit");
+                return self.leave_out(key, at, &why);
             }
             (key, Value::Number(_)) if is_count(key) => whole(value),
             (_, value) => value.clone(),
@@ -490,6 +497,14 @@ fn number(value: &Value) -> f64 {
 
 fn is_count(key: &str) -> bool {
     ["maxItems", "maxLength", "maxProperties", "minItems", "minLength", "minProperties"].contains(&key)
+}
+
+/// Largest `multipleOf`, in units of its last digit: the lexer has a state for each remainder.
+const MOST_REMAINDERS: u64 = 1_000_000;
+
+fn has_few_remainders(multiple: &Value) -> bool {
+    let digits = multiple.to_string().replace(['.', '-'], "");
+    !multiple.is_number() || digits.parse().is_ok_and(|n: u64| n <= MOST_REMAINDERS)
 }
 
 /// Converts a count written as 3.0 to an integer.

@@ -372,6 +372,7 @@ fn hostile_grammars_do_no_harm() {
     let deep = (0..60).fold(json!({}), |inner, _| json!({ "type": "object", "properties": { "a": inner } }));
     let link = |at: usize| (format!("a{at}"), json!({ "$ref": format!("#/$defs/a{}", at + 1) }));
     let chain: Value = (0..500).map(link).collect::<serde_json::Map<_, _>>().into();
+    let twice: String = (1..16).map(|at| format!("r{at} ::= r{} r{}\n", at + 1, at + 1)).collect();
     let words: Vec<String> = (0..20_000).map(|at| format!("word{at}")).collect();
     let hostile = [
         json!({ "json_schema": deep }),
@@ -391,6 +392,8 @@ fn hostile_grammars_do_no_harm() {
         json!({ "grammar": "root ::= \"a\"{1000000000}" }),
         json!({ "grammar": "root ::= ".to_owned() + &"(".repeat(20_000) }),
         json!({ "grammar": "root ::= missing" }),
+        json!({ "grammar": format!("root ::= r1 r1\n{twice}r16 ::= [a-z]?\n") }),
+        json!({ "json_schema": { "type": "integer", "multipleOf": 99_999_989 } }),
         json!({ "grammar": "start: %json { \"$ref\": \"http://127.0.0.1:9/\" }" }),
     ];
     for fields in hostile {
