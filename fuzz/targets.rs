@@ -107,8 +107,8 @@ pub fn checkpoint(data: &[u8]) {
     }
 }
 
-/// Restores a saved session. An even first byte: the rest is a list of changes to a good file, each a position
-/// (u16) and a byte; an odd one: the rest is the file. The checksum is right in both cases.
+/// Restores a saved session. An even first byte: the rest is a list of changes to a good file, each a
+/// position (u16) and a byte; an odd one: the rest is the file. The checksum is right in both cases.
 pub fn session(data: &[u8]) {
     static SAVED: LazyLock<(Engine, Vec<u8>)> = LazyLock::new(|| {
         let options = EngineOptions {

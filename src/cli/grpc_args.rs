@@ -22,8 +22,8 @@ pub struct GrpcArgs {
     /// and decode (builds with the feature `grpc`)
     #[arg(long, value_name = "HOST:PORT", requires = "grpc")]
     kv_transfer: Option<String>,
-    /// Addresses of servers to fetch computed prompts from, comma-separated: IP:PORT, or an IP with the port of
-    /// --kv-transfer
+    /// Addresses of servers to fetch computed prompts from, comma-separated: IP:PORT, or an IP with the port
+    /// of --kv-transfer
     #[arg(long, value_name = "LIST", requires = "kv_transfer")]
     kv_transfer_peers: Option<String>,
     /// Maximum MiB of computed prompts kept for other servers, and the same again for prompts received

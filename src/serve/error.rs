@@ -9,8 +9,10 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::http::decoding::ACCEPTED;
 use super::http::json::json;
+
+/// Codings of bodies that `http/decoding.rs` supports, as in `Accept-Encoding`.
+const ACCEPTED: &str = "gzip, deflate, br, zstd, identity";
 
 /// Failure that ends a server.
 #[derive(Debug, thiserror::Error)]

@@ -52,7 +52,7 @@ impl Lanes {
     /// Runs `work`, which holds a permit of [`large`](Self::large).
     ///
     /// # Errors
-    /// Those of `work`; 500 if it panics.
+    /// The errors of `work`; 500 if it panics.
     pub async fn run_large<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
@@ -63,7 +63,7 @@ impl Lanes {
     /// Runs `work` in the lane of small bodies.
     ///
     /// # Errors
-    /// Those of `work`; 500 if it panics.
+    /// The errors of `work`; 500 if it panics.
     pub async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,

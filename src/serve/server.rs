@@ -58,8 +58,8 @@ impl Server {
     /// Requests may use any model name.
     ///
     /// # Errors
-    /// A thread or a socket cannot be created; a key that no client could send. Errors of loading are returned
-    /// by [`wait`](Self::wait).
+    /// A thread or a socket cannot be created; a key that no client could send. Errors of loading are
+    /// returned by [`wait`](Self::wait).
     pub fn start(
         listener: TcpListener,
         options: ServeOptions,

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use super::closing::{Around, closes, given};
 use super::{Tidy, number};
 
-/// Maximum number of comparisons of constants and types in a schema. What is not compared is left to the parser.
+/// Maximum number of comparisons of constants and types in a schema. The parser compares the rest.
 const MOST_COMPARED: usize = 500_000;
 /// Longest chain of references that is followed.
 const MOST_LINKS: usize = 16;

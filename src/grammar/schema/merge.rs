@@ -49,7 +49,8 @@ struct Merged {
 pub fn check(root: &Value, defs: &[(String, Value)]) -> Result<(), GrammarError> {
     let mut merge =
         Merge { defs, n_visits: 0, n_name_pairs: 0, most_properties: 0, patterns: HashMap::new() };
-    for schema in defs.iter().map(|(_, def)| def).chain([root]) {
+    let schemas = defs.iter().map(|(_, def)| def).chain([root]);
+    for schema in schemas.filter(|schema| !is_reference(schema)) {
         merge.value(&[schema], 0)?;
     }
     let n_schemas = merge.n_visits + merge.most_properties;

@@ -154,7 +154,7 @@ impl Transfer {
 
     async fn try_fetch(&self, source: &Source, most: usize) -> Result<(Handed, usize), String> {
         if !self.peers.contains(&source.address) {
-            return Err("this address is not one of --kv-transfer-peers".into());
+            return Err("this address is not a configured peer".into());
         }
         let failed = |err: io::Error| err.to_string();
         let connected = within(TcpStream::connect(source.address)).await;

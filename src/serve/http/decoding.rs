@@ -11,8 +11,6 @@ use ruzstd::decoding::{FrameDecoder, StreamingDecoder};
 
 use crate::error::ApiError;
 
-/// The supported codings, as in `Accept-Encoding`.
-pub const ACCEPTED: &str = "gzip, deflate, br, zstd, identity";
 /// Maximum codings of a body.
 const CODINGS: usize = 4;
 /// Largest window of zstd that a client may use in HTTP (RFC 9659).
@@ -256,7 +254,7 @@ mod tests {
             }
             assert!(is_broken(&decoded(&[&coded[..], b"more"].concat())), "{coding:?}");
             // The text itself is in no coding.
-            assert!(is_broken(&decoded(b"{\"prompt\": 1}")), "{coding:?}");
+            assert!(decoded(b"{\"prompt\": 1}").is_err(), "{coding:?}");
             let twice = decode(&gzip(&coded), &[*coding, Coding::Gzip], 1 << 20);
             assert_eq!(twice.unwrap(), TEXT, "{coding:?}");
         }

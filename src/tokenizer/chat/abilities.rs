@@ -49,7 +49,7 @@ impl ChatTemplate {
 /// Names and ids of the calls in [`talk_with_calls`]. Every template accepts ids of nine letters.
 const CALLED: [(&str, &str); 2] = [("shown_first", "callfirst"), ("shown_other", "callother")];
 
-fn with_tool() -> Extras {
+pub(super) fn with_tool() -> Extras {
     let tool = json!({ "type": "function", "function": { "name": "shown_tool", "description": "does it",
         "parameters": { "type": "object", "properties": { "x": { "type": "string" } } } } });
     Extras { tools: vec![tool], ..Extras::default() }

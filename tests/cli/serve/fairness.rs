@@ -66,7 +66,6 @@ fn compressed_bodies_are_read_or_refused_by_name() {
     for path in [
         "/v1/completions",
         "/v1/chat/completions",
-        "/v1/responses",
         "/v1/messages",
         "/v1/messages/count_tokens",
         "/v1/embeddings",

@@ -2,6 +2,7 @@
 #![cfg(feature = "serve")]
 
 mod answers;
+mod attacker;
 mod attacks;
 mod client;
 mod codex;
