@@ -164,7 +164,7 @@ fn invalid_delta_nets_are_refused() {
     for (key, value) in [
         ("rope.dimension_sections", Value::Array(Array::from_i32s([1, 1, 0, 0]))),
         ("attention.recurrent_layers", truths(&[true; 4].map(Value::Bool))),
-        ("attention.recurrent_layers", Value::Array(Array::from_i32s([1; 5]))),
+        ("attention.recurrent_layers", Value::Array(Array::from_strs(["a"; 5]))),
         ("attention.recurrent_layers", Value::from(1u32)),
         ("ssm.state_size", Value::from("many")),
     ] {
