@@ -103,6 +103,8 @@ pub struct Metrics {
     ended: [AtomicU64; 3],
     /// Answers that ended because their grammar could not be followed.
     unfollowed: AtomicU64,
+    /// HTTP answers by status, from 100.
+    responses: Box<[AtomicU64]>,
     /// From a request's arrival to its first token.
     first_token: Histogram,
     /// Between two tokens of a sequence.
@@ -131,6 +133,7 @@ impl Default for Metrics {
             most_tokens: AtomicU64::new(0),
             ended: Default::default(),
             unfollowed: AtomicU64::new(0),
+            responses: (100..600).map(|_| AtomicU64::new(0)).collect(),
             first_token: seconds(),
             between_tokens: seconds(),
             whole: seconds(),
@@ -148,6 +151,13 @@ fn count(counter: &AtomicU64, more: u64) {
 }
 
 impl Metrics {
+    /// A request over HTTP has been answered with this status.
+    pub fn on_response(&self, status: u16) {
+        if let Some(counter) = self.responses.get(usize::from(status) - 100) {
+            count(counter, 1);
+        }
+    }
+
     /// A job has left the queue, `since_arrival` after it arrived.
     pub fn on_start(&self, since_arrival: Duration) {
         self.queued.add_time(since_arrival);
@@ -307,6 +317,11 @@ impl Metrics {
         head(&mut out, name, COUNTER, "Answers by finish reason.");
         for (reason, ended) in REASONS.iter().zip(&self.ended) {
             let _ = writeln!(out, "{name}{{{label}finished_reason=\"{reason}\"}} {}", get(ended));
+        }
+        let name = "sterna:http_responses_total";
+        head(&mut out, name, COUNTER, "HTTP answers by status.");
+        for (status, answered) in (100..).zip(&self.responses).filter(|(_, answered)| get(answered) > 0) {
+            let _ = writeln!(out, "{name}{{{label}status=\"{status}\"}} {}", get(answered));
         }
         let name = "vllm:cache_config_info";
         let (size, pages) = (sterna_engine::PAGE, stats.pages);

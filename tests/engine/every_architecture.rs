@@ -184,5 +184,8 @@ fn differing_blocks_are_refused_if_unsupported() {
     layers[1].n_kv_heads *= 2;
     hyper.differing = Some(layers);
     let message = build(&gguf, hyper).map(drop).expect_err("one width").to_string();
-    assert!(message.contains("gemma3.attention.head_count_kv: want the same number in all layers"), "{message}");
+    assert!(
+        message.contains("gemma3.attention.head_count_kv: want the same number in all layers"),
+        "{message}"
+    );
 }

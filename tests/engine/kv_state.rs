@@ -158,7 +158,10 @@ fn files_of_other_engines_are_refused() {
         "values as turboquant, and this engine has q8_0",
     );
     refused(EngineOptions { kv_window: Some(200), ..same.clone() }, "exact pages 1 first, 1 newest");
-    refused(EngineOptions { n_ctx: Some(256), ..same.clone() }, "it needs 300 positions, and the context has 256; EngineOptions::n_ctx");
+    refused(
+        EngineOptions { n_ctx: Some(256), ..same.clone() },
+        "it needs 300 positions, and the context has 256; EngineOptions::n_ctx",
+    );
     refused(EngineOptions { head_type: HeadType::Q8_0, ..same.clone() }, "saved with model");
     refused(EngineOptions { act_type: "f32".parse().unwrap(), ..same.clone() }, "saved with model");
     let path = support::golden("bitnet/tiny-i2_s.gguf").expect("tiny-i2_s.gguf is in tests/data");

@@ -59,6 +59,7 @@ pub async fn guard(State(app): State<Arc<App>>, mut request: Request<Body>, next
         headers.insert("access-control-expose-headers", HeaderValue::from_static("x-request-id"));
     }
     let status = response.status().as_u16();
+    app.metrics.on_response(status);
     let ms = begun.elapsed().as_millis() as u64;
     // The path may contain anything, including terminal escapes; the query may contain secrets.
     let shown: String = path.escape_debug().take(200).collect();
