@@ -4,7 +4,7 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
 
 use llguidance::api::GrammarInit;
@@ -53,7 +53,9 @@ struct Ready {
 /// A compiled grammar, usable by any number of sequences.
 pub struct Compiled {
     /// Matcher of a sequence without text.
-    matcher: Mutex<Matcher>,
+    matcher: Arc<Mutex<Matcher>>,
+    /// True if only the empty text is allowed.
+    is_done: bool,
     workers: Arc<Workers>,
     limits: Limits,
     notes: Vec<String>,
@@ -117,7 +119,8 @@ impl Grammars {
                 return Err(GrammarError::Invalid("the compiler thread has died".to_owned()));
             }
         };
-        Ok(Compiled { matcher: Mutex::new(matcher), workers, limits: shared.limits, notes })
+        let (is_done, limits) = (matcher.is_stopped() && !matcher.is_error(), shared.limits);
+        Ok(Compiled { matcher: Arc::new(Mutex::new(matcher)), is_done, workers, limits, notes })
     }
 }
 
@@ -239,9 +242,8 @@ impl Compiled {
 
 impl Grammar for Compiled {
     fn start(&self) -> Box<dyn Constraint> {
-        // A deep clone shares no cache, so one sequence cannot fill or poison the cache of another.
-        let matcher = self.matcher.lock().unwrap_or_else(PoisonError::into_inner).deep_clone();
-        Box::new(Matching::new(matcher, Arc::clone(&self.workers), self.limits))
+        let (matcher, workers) = (Arc::clone(&self.matcher), Arc::clone(&self.workers));
+        Box::new(Matching::new(matcher, self.is_done, workers, self.limits))
     }
 }
 

@@ -35,6 +35,9 @@ struct Progress {
     /// Time that the mask took.
     took: Option<Duration>,
     waker: Option<Waker>,
+    /// Ends the work of the matcher.
+    cancel: Option<CancellationHandle>,
+    is_cancelled: bool,
 }
 
 /// Wakes the engine when the worker has sent its result, or has panicked.
@@ -53,8 +56,6 @@ pub struct Matching {
     is_done: bool,
     workers: Arc<Workers>,
     progress: Arc<Mutex<Progress>>,
-    /// Ends the work of the matcher.
-    cancel: Option<CancellationHandle>,
     limits: Limits,
     /// Work on the lexer so far.
     lexer_work: u64,
@@ -63,27 +64,32 @@ pub struct Matching {
 }
 
 impl Matching {
-    /// Creates the state before the first token. The first mask is computed while the prompt is processed.
-    pub fn new(matcher: Matcher, workers: Arc<Workers>, limits: Limits) -> Self {
-        let is_done = matcher.is_stopped() && !matcher.is_error();
+    /// Creates the state before the first token: a copy of `start`, made on a worker. The first mask is
+    /// computed while the prompt is processed. `is_done` is true if the text is complete already.
+    pub fn new(start: Arc<Mutex<Matcher>>, is_done: bool, workers: Arc<Workers>, limits: Limits) -> Self {
         let mut matching = Self {
             mask: TokenMask::default(),
             is_done,
             workers,
             progress: Arc::default(),
-            cancel: matcher.cancellation_handle(),
             limits,
             lexer_work: 0,
             is_accepting: false,
-            state: State::Ready(Box::new(matcher)),
+            state: failed(),
         };
-        matching.begin(None);
+        // A deep clone shares no cache, so one sequence cannot fill or poison the cache of another.
+        let copy = move || start.lock().unwrap_or_else(PoisonError::into_inner).deep_clone();
+        matching.work(None, move || Box::new(copy()));
         matching
     }
 
     /// Begins to compute the next mask, after `token` if it has not been followed yet.
     fn begin(&mut self, token: Option<u32>) {
-        let State::Ready(mut matcher) = std::mem::replace(&mut self.state, failed()) else { return };
+        let State::Ready(matcher) = std::mem::replace(&mut self.state, failed()) else { return };
+        self.work(token, move || matcher);
+    }
+
+    fn work(&mut self, token: Option<u32>, matcher: impl FnOnce() -> Box<Matcher> + Send + 'static) {
         let (send, made) = sync_channel(1);
         let last = std::mem::take(&mut *lock(&self.progress)).took;
         let progress = Arc::clone(&self.progress);
@@ -93,6 +99,14 @@ impl Matching {
                 let wake = WakeOnDrop(progress);
                 let begun = Instant::now();
                 lock(&wake.0).begun = Some(begun);
+                let mut matcher = matcher();
+                let cancel = matcher.cancellation_handle();
+                let is_cancelled = {
+                    let mut progress = lock(&wake.0);
+                    progress.cancel.clone_from(&cancel);
+                    progress.is_cancelled
+                };
+                cancel.iter().filter(|_| is_cancelled).for_each(CancellationHandle::cancel);
                 let followed = token.map_or(Ok(()), |token| matcher.consume_token(token));
                 let mask = followed.and_then(|()| matcher.compute_mask_or_eos());
                 lock(&wake.0).took = Some(begun.elapsed());
@@ -141,7 +155,9 @@ impl Matching {
     }
 
     fn cancel(&self) {
-        self.cancel.iter().for_each(CancellationHandle::cancel);
+        let mut progress = lock(&self.progress);
+        progress.is_cancelled = true;
+        progress.cancel.iter().for_each(CancellationHandle::cancel);
     }
 
     fn settle(&mut self) -> Result<&mut Matcher, ConstraintError> {
