@@ -69,9 +69,20 @@ impl Grammars {
 
     /// For the vocabulary of `tokenizer`.
     pub fn with_limits(tokenizer: &Tokenizer, limits: Limits) -> Self {
-        let vocabulary = Vocabulary::new(tokenizer);
+        Self::of_vocabulary(Vocabulary::new(tokenizer), limits)
+    }
+
+    fn of_vocabulary(vocabulary: Vocabulary, limits: Limits) -> Self {
         let (ready, n_running) = (OnceLock::new(), AtomicUsize::new(0));
         Self { shared: Arc::new(Shared { vocabulary, limits, ready, n_running }) }
+    }
+
+    /// Grammars that allow all tokenisations of a text.
+    #[cfg(test)]
+    pub fn of_any_tokens(tokenizer: &Tokenizer) -> Self {
+        let mut vocabulary = Vocabulary::new(tokenizer);
+        vocabulary.is_canonical = false;
+        Self::of_vocabulary(vocabulary, Limits::default())
     }
 
     /// Compiles a grammar with compact JSON. The first call also prepares the vocabulary, which takes about

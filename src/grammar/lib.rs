@@ -63,7 +63,7 @@ pub enum Source {
 /// White space allowed in JSON.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Space {
-    /// At most one space between two tokens.
+    /// At most one space after a comma or a colon.
     #[default]
     Compact,
     /// A space, or one or two newlines and an indent of at most 20. Without a bound, a small model writes
@@ -72,10 +72,11 @@ pub enum Space {
 }
 
 impl Space {
-    /// Whitespace between two tokens of JSON, as a regular expression.
+    /// Whitespace that may be between any two tokens of JSON, as a regular expression.
     fn pattern(self) -> &'static str {
         match self {
-            Self::Compact => " ",
+            // Nothing: no character is in this class.
+            Self::Compact => "[ &&a]",
             Self::Free => r" |\n{1,2}[ \t]{0,20}",
         }
     }

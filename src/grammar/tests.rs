@@ -17,7 +17,7 @@ pub static TOKENIZER: LazyLock<Tokenizer> = LazyLock::new(|| {
     Tokenizer::from_gguf(&gguf, TokenizerOptions::default()).unwrap()
 });
 
-pub static GRAMMARS: LazyLock<Grammars> = LazyLock::new(|| Grammars::new(&TOKENIZER));
+pub static GRAMMARS: LazyLock<Grammars> = LazyLock::new(|| Grammars::of_any_tokens(&TOKENIZER));
 
 /// Follows `text`, with tokens of as few bytes as possible if `fine`. Returns the number of allowed bytes,
 /// and whether the text may end there.
@@ -60,6 +60,30 @@ pub fn gbnf(text: &str) -> Compiled {
 pub fn assert_texts(grammar: &Compiled, good: &[&str], bad: &[&str]) {
     good.iter().for_each(|text| assert!(allows(grammar, text), "{text:?} should be allowed"));
     bad.iter().for_each(|text| assert!(!allows(grammar, text), "{text:?} should not be allowed"));
+}
+
+/// Models that did not expect JSON would otherwise begin it with any tokens that spell it.
+#[test]
+fn forced_text_has_one_tokenisation() {
+    let schema = json!({"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]});
+    let grammars = Grammars::new(&TOKENIZER);
+    let compiled = grammars.compile(&Source::JsonSchema { schema, strict: true }).unwrap();
+    let mut state = compiled.start();
+    let mut text = Vec::new();
+    loop {
+        let mask = state.mask().unwrap();
+        let allowed: Vec<u32> = (0..TOKENIZER.n_vocab() as u32).filter(|id| mask.allows(*id)).collect();
+        let [forced] = allowed[..] else { break };
+        let longer = |id: &u32| TOKENIZER.token_bytes(*id).starts_with(TOKENIZER.token_bytes(forced));
+        let rest = [&text[..], TOKENIZER.token_bytes(forced)].concat();
+        assert!(r#"{"name":"#.as_bytes().starts_with(&rest), "{:?}", String::from_utf8_lossy(&rest));
+        let fits = |id: &u32| r#"{"name":"#.as_bytes()[text.len()..].starts_with(TOKENIZER.token_bytes(*id));
+        let longest = (0..TOKENIZER.n_vocab() as u32).filter(longer).filter(fits);
+        assert_eq!(longest.collect::<Vec<_>>(), [forced], "no longer token spells the same");
+        state.accept(forced).unwrap();
+        text = rest;
+    }
+    assert!(text.starts_with(br#"{"name"#), "{:?}", String::from_utf8_lossy(&text));
 }
 
 #[test]
@@ -534,6 +558,9 @@ fn grammars_that_are_hard_to_follow_fail_or_go_on_within_a_bounded_time() {
 
 #[test]
 fn the_deepest_grammars_that_are_allowed_leave_the_stack_whole() {
+    // The cores may be busy.
+    let limits = Limits { time: Duration::from_secs(100), ..Limits::default() };
+    let grammars = Grammars::with_limits(&TOKENIZER, limits);
     let level =
         |inner: Value| json!({"type": "object", "properties": {"a": {"type": "array", "items": inner}}});
     // Links of a chain, with as many levels in all as are allowed.
@@ -549,11 +576,11 @@ fn the_deepest_grammars_that_are_allowed_leave_the_stack_whole() {
         let mut defs: serde_json::Map<_, _> = (0..n).map(|i| (format!("d{i}"), to(i + 1))).collect();
         defs.insert(format!("d{n}"), json!({"type": "null"}));
         let schema = json!({"$ref": "#/$defs/d0", "$defs": defs});
-        let compiled = GRAMMARS.compile(&Source::JsonSchema { schema, strict: true });
+        let compiled = grammars.compile(&Source::JsonSchema { schema, strict: true });
         assert!(compiled.is_ok(), "{n} links: {compiled:?}");
     }
     let rules: String = (0..3000).map(|i| format!("r{i} ::= \"a\" r{} | \"b\" root\n", i + 1)).collect();
-    let chain = GRAMMARS.compile(&Source::Gbnf(format!("root ::= r0\n{rules}r3000 ::= \"c\"\n")));
+    let chain = grammars.compile(&Source::Gbnf(format!("root ::= r0\n{rules}r3000 ::= \"c\"\n")));
     assert!(chain.is_ok(), "{chain:?}");
 }
 

@@ -22,6 +22,10 @@ pub struct Vocabulary {
     /// `[n_vocab]`; empty if the token is never chosen.
     words: Vec<Vec<u8>>,
     ends: Vec<TokenId>,
+    /// Text that a grammar forces has one tokenisation, with the longest tokens. Otherwise a model that did not
+    /// expect the text would choose one of the tokenisations by chance, often one that it has never seen, and
+    /// go on badly. Tests that compare all tokenisations of a text switch it off.
+    pub is_canonical: bool,
 }
 
 impl Vocabulary {
@@ -40,7 +44,7 @@ impl Vocabulary {
                 (true, false) => bytes.to_vec(),
             }
         };
-        Self { words: (0..tokenizer.n_vocab() as u32).map(word).collect(), ends }
+        Self { words: (0..tokenizer.n_vocab() as u32).map(word).collect(), ends, is_canonical: true }
     }
 
     /// Id of the token spelled `name`; control tokens are searched first.
@@ -71,7 +75,7 @@ impl Vocabulary {
         let eos = self.ends.first().copied().unwrap_or(toktrie::INVALID_TOKEN);
         let trie = TokTrie::from(&TokRxInfo::new(n_tokens as u32, eos), &self.words);
         let trie = if self.ends.is_empty() { trie } else { trie.with_eos_tokens(&self.ends) };
-        Ok(std::sync::Arc::new(Trie(trie)))
+        Ok(std::sync::Arc::new(Trie { trie, is_canonical: self.is_canonical }))
     }
 
     fn n_nodes(&self) -> usize {
@@ -89,19 +93,21 @@ impl Vocabulary {
     }
 }
 
-struct Trie(TokTrie);
+struct Trie {
+    trie: TokTrie,
+    is_canonical: bool,
+}
 
 impl TokenizerEnv for Trie {
     fn tok_trie(&self) -> &TokTrie {
-        &self.0
+        &self.trie
     }
 
     fn tokenize_bytes(&self, text: &[u8]) -> Vec<TokenId> {
-        self.0.greedy_tokenize(text)
+        self.trie.greedy_tokenize(text)
     }
 
-    /// Text forced by a grammar may be tokenised in any way: the model chooses the tokens.
     fn tokenize_is_canonical(&self) -> bool {
-        false
+        self.is_canonical
     }
 }

@@ -187,7 +187,14 @@ pub fn with_defs(mut root: Value, defs: impl Iterator<Item = Value>, space: Spac
     let defs: Map<String, Value> = defs.enumerate().map(|(i, def)| (i.to_string(), def)).collect();
     object.insert("$defs".to_owned(), defs.into());
     // This key changes the parser's behaviour; only this code may set it.
-    object.insert("x-guidance".to_owned(), json!({ "whitespace_pattern": space.pattern() }));
+    let options = match space {
+        // Nothing next to brackets, so that `{"name":` is forced as a whole.
+        Space::Compact => json!({
+            "whitespace_pattern": space.pattern(), "item_separator": ", ?", "key_separator": ": ?",
+        }),
+        Space::Free => json!({ "whitespace_pattern": space.pattern() }),
+    };
+    object.insert("x-guidance".to_owned(), options);
     root
 }
 
