@@ -22,9 +22,9 @@ pub struct Vocabulary {
     /// `[n_vocab]`; empty if the token is never chosen.
     words: Vec<Vec<u8>>,
     ends: Vec<TokenId>,
-    /// Text that a grammar forces has one tokenisation, with the longest tokens. Otherwise a model that did not
-    /// expect the text would choose one of the tokenisations by chance, often one that it has never seen, and
-    /// go on badly. Tests that compare all tokenisations of a text switch it off.
+    /// Text that a grammar forces has one tokenisation, with the longest tokens. Otherwise a model that did
+    /// not expect the text would choose one of the tokenisations by chance, often one that it has never seen,
+    /// and go on badly. Tests that compare all tokenisations of a text switch it off.
     pub is_canonical: bool,
 }
 
