@@ -12,7 +12,7 @@
 #include "../stage/ffn_in.cuh"
 #include "../stage/logits.cuh"
 #include "../stage/proj_add.cuh"
-#include "../stage/round.cuh"
+#include "../stage/quantize.cuh"
 #include "by_block.cuh"
 
 #define STERNA_ROW_KERNEL(stage, Params, Type, type) \
@@ -59,4 +59,4 @@
     STERNA_CODES_KERNEL(logits, LogitsParams, Type, type)
 
 #define STERNA_ROUND_KERNEL(Type, type) \
-    KERNEL(round__##type, RoundParams, LINEAR_THREADS) { round_rows<Type>(p); }
+    KERNEL(quantize__##type, QuantParams, LINEAR_THREADS) { quantize_rows<Type>(p); }

@@ -28,6 +28,6 @@ pub use {tonic, tonic_health, vllm_proto, zeromq};
 pub const HAS_SIMT: bool = cfg!(feature = "simt");
 
 /// Prints a line even if the test passes: the test harness captures what `eprintln` prints.
-pub fn say(line: std::fmt::Arguments<'_>) {
+pub fn print_note(line: std::fmt::Arguments<'_>) {
     writeln!(std::io::stderr(), "{line}").expect("stderr is writable");
 }
