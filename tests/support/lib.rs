@@ -6,11 +6,13 @@ use std::io::Write as _;
 
 pub mod case;
 mod golden;
+mod hooked;
 pub mod hub;
 pub mod logits;
 pub mod oracle;
 
 pub use golden::{Npy, golden, golden_dirs, npy, root};
+pub use hooked::HookedBackend;
 #[cfg(feature = "tls")]
 pub use hyper_util;
 #[cfg(feature = "grpc")]
