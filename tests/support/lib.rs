@@ -10,6 +10,7 @@ mod hooked;
 pub mod hub;
 pub mod logits;
 pub mod oracle;
+mod snapshot;
 
 pub use golden::{Npy, golden, golden_dirs, npy, root};
 pub use hooked::HookedBackend;
@@ -19,6 +20,7 @@ pub use hyper_util;
 pub use prost_types;
 #[cfg(feature = "grpc")]
 pub use rmp_serde;
+pub use snapshot::snapshot;
 #[cfg(any(feature = "grpc", feature = "tls"))]
 pub use tokio;
 #[cfg(feature = "tls")]
