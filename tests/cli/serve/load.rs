@@ -79,11 +79,13 @@ fn disconnected_client_frees_its_pages() {
         |server: &TestServer| server.metric("vllm:request_success_total{finished_reason=\"abort\"}");
     let mut whole = endless();
     whole["stream"] = false.into();
-    for pause in [Duration::ZERO, Duration::from_millis(400)] {
+    let generated = |server: &TestServer| server.metric("llamacpp:tokens_predicted_total");
+    for n_tokens in [0.0, 8.0] {
         let before = aborted(&server);
         let stream = server.begin("/completion", &whole);
         server.until("it runs", |server| server.metric("llamacpp:requests_processing") == 1.0);
-        std::thread::sleep(pause);
+        let begun = generated(&server);
+        server.until("it generates", |server| generated(server) >= begun + n_tokens);
         drop(stream);
         server.until("it is cancelled", |server| aborted(server) > before);
     }
@@ -148,7 +150,7 @@ fn late_reader_gets_the_whole_answer() {
     let generated = |server: &TestServer| server.metric("llamacpp:tokens_predicted_total");
     server.until("its sequences pause", |server| {
         let before = generated(server);
-        std::thread::sleep(Duration::from_millis(300));
+        std::thread::sleep(Duration::from_millis(100));
         before > 0.0 && generated(server) == before
     });
     let total = 64.0 * 90.0;
