@@ -2,7 +2,8 @@
 // value = scale * (code - kZeroPoint) + offset. `Type` has
 //
 //   affine(chunk, at, kind, group)  scale and offset of a group of a chunk, which has index `at` in the row
-//   bytes(chunk, quad, kind)        four neighbouring codes of a chunk, as bytes below 128, or signed (kSigned)
+//   bytes(chunk, quad, kind)        four neighbouring codes of a chunk, as bytes below 128, or signed
+//                                   (kSigned)
 //
 // and optionally a Kind, which all weights of a launch share: it distinguishes types with the same planes.
 // Values are rounded once; products and sums are those of floats.
