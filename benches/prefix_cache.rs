@@ -66,12 +66,12 @@ impl Full {
         drop(session);
         let batch = engine.batch(BatchOptions::default()).expect("a batch");
         let mut full = Self { batch, saved, salts: 0 };
-        (0..pages / SAVED).for_each(|_| full.take_up());
+        (0..pages / SAVED).for_each(|_| full.restore());
         assert_eq!(full.batch.stats().free_pages, 0, "the prefix cache is full");
         full
     }
 
-    fn take_up(&mut self) {
+    fn restore(&mut self) {
         self.salts += 1;
         let salt = self.salts.to_string().into();
         self.batch.restore(&mut self.saved.as_slice(), &salt).expect("pages that were saved");
@@ -79,10 +79,10 @@ impl Full {
 }
 
 fn evict(c: &mut Criterion) {
-    let mut group = c.benchmark_group("take up 100 pages");
+    let mut group = c.benchmark_group("restore 100 pages");
     for pages in [1_000, 10_000, 100_000] {
         let mut full = Full::new(pages);
-        group.bench_function(BenchmarkId::new("full cache", pages), |b| b.iter(|| full.take_up()));
+        group.bench_function(BenchmarkId::new("full cache", pages), |b| b.iter(|| full.restore()));
     }
     group.finish();
 }

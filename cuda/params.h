@@ -13,13 +13,13 @@
 #endif
 
 /* Quantisation of a linear layer's input to int8: not at all; one scale per row; or one scale per
- * ROUND_COLS columns (a block). A block whose largest magnitude is below 1e-30 (the float with bits
- * ROUND_NOTHING_BITS) becomes zeros. */
-#define ROUND_NONE 0
-#define ROUND_ROWS 1
-#define ROUND_BLOCKS 2
-#define ROUND_COLS 32
-#define ROUND_NOTHING_BITS 0x0da24260
+ * QUANT_COLS columns (a block). A block whose largest magnitude is below 1e-30 (the float with bits
+ * QUANT_ZERO_BITS) becomes zeros. */
+#define QUANT_NONE 0
+#define QUANT_ROWS 1
+#define QUANT_BLOCKS 2
+#define QUANT_COLS 32
+#define QUANT_ZERO_BITS 0x0da24260
 
 /* Values of NormParams::kind. */
 #define NORM_NONE 0
@@ -107,11 +107,11 @@
 #define MIX_THREADS 256
 
 /* Most experts of a router, and most experts per row. */
-#define EXPERTS_MOST 512
-#define EXPERTS_MOST_USED 32
+#define EXPERTS_MAX 512
+#define EXPERTS_MAX_USED 32
 
 /* Most candidates that `sample` draws from, at most its number of threads; and logits per block. */
-#define SAMPLE_MOST 256
+#define SAMPLE_MAX 256
 #define SAMPLE_STRETCH 4096
 
 /* Most tokens per row whose logits `sample` changes, at most its number of threads. */
@@ -158,11 +158,11 @@
 #define NORM_SHARED_COLS 7168
 
 /* The same for the kernel that quantises rows by block, which holds that many columns in registers. */
-#define ROUND_BLOCKS_COLS 14336
+#define QUANT_BLOCKS_COLS 14336
 
-/* Columns per block of `turn`: with one quad (4 columns) per thread, and at most. */
-#define TURN_COLS 1024
-#define TURN_MOST_COLS 4096
+/* Columns per block of `hadamard`: with one quad (4 columns) per thread, and at most. */
+#define HADAMARD_COLS 1024
+#define HADAMARD_MAX_COLS 4096
 
 /* Bytes before the activations in a linear kernel's shared memory, and rows at a time of the kernels for
  * several rows and of those on tensor cores. */
@@ -244,7 +244,7 @@ struct StepSampling {
     float temperature;
     float top_p;
     float min_p;
-    /* Number of largest logits to draw from; 1 is greedy. At most SAMPLE_MOST and n_vocab. */
+    /* Number of largest logits to draw from; 1 is greedy. At most SAMPLE_MAX and n_vocab. */
     uint32_t top_k;
     uint64_t seed;
     uint64_t counter;
@@ -321,7 +321,7 @@ struct RowQuant {
     int32_t sum;
 };
 
-/* Dequantisation of ROUND_COLS columns of int8: x = q * scale; and their sum, scaled. */
+/* Dequantisation of QUANT_COLS columns of int8: x = q * scale; and their sum, scaled. */
 struct BlockQuant {
     float scale;
     float sum;
@@ -348,7 +348,7 @@ struct InputParams {
     struct NormParams norm;
     struct RoundedParams rounded;
     uint32_t cols;
-    /* ROUND_NONE, ROUND_ROWS or ROUND_BLOCKS. */
+    /* QUANT_NONE, QUANT_ROWS or QUANT_BLOCKS. */
     uint32_t rounding;
     /* True if row i is batch row outputs[i]. */
     uint32_t of_outputs;
@@ -508,7 +508,7 @@ struct HeadsParams {
 #include "params_attend.h"
 
 /* Batch rows that are normalised and quantised once, for products on tensor cores. */
-struct RoundParams {
+struct QuantParams {
     struct StepTables step;
     struct InputParams in;
     /* Chunks per row. */
@@ -596,7 +596,7 @@ struct CombineParams {
 };
 
 /* Rows that are normalised and rotated (Hadamard), or rotated back, in blocks of `block` columns. */
-struct TurnParams {
+struct HadamardParams {
     struct StepTables step;
     struct NormParams norm;
     /* [rows, cols] each; may be the same buffer if there is no norm. */
@@ -739,7 +739,7 @@ struct SampleParams {
     POINTER(uint32_t) picked;
     /* [seqs, MAILBOXES], in host memory. */
     POINTER(uint32_t) mailboxes;
-    /* [outputs, SAMPLE_MOST, stretches of a row]: the largest candidates of each stretch, in order. */
+    /* [outputs, SAMPLE_MAX, stretches of a row]: the largest candidates of each stretch, in order. */
     POINTER(unsigned long long) largest;
     /* [outputs]: blocks that have arrived; 0 between launches. */
     POINTER(uint32_t) arrived;

@@ -27,7 +27,7 @@ static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
 /// Bytes in use.
 static BYTES: AtomicUsize = AtomicUsize::new(0);
 /// The most bytes in use so far.
-static MOST: AtomicUsize = AtomicUsize::new(0);
+static PEAK: AtomicUsize = AtomicUsize::new(0);
 
 /// Bytes allowed for the description of a program, the handles of its weights and a thread's first steps.
 const ALLOWED_BYTES: usize = 64 << 10;
@@ -37,7 +37,7 @@ unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Ordering::SeqCst);
         let bytes = BYTES.fetch_add(layout.size(), Ordering::SeqCst) + layout.size();
-        MOST.fetch_max(bytes, Ordering::SeqCst);
+        PEAK.fetch_max(bytes, Ordering::SeqCst);
         // SAFETY: promised by the caller.
         unsafe { System.alloc(layout) }
     }
@@ -216,7 +216,7 @@ impl Source for ZeroWeights {
 /// The embedding of BitNet b1.58 2B-4T has 657 MB as F16. Its layers are alike, so two are enough.
 fn read_and_uploaded() {
     /// For weights and for the header, most of which is a vocabulary of 128,000 tokens.
-    const MOST_BYTES: usize = 32 << 20;
+    const MAX_BYTES: usize = 32 << 20;
     if backend::open("wgpu", 1).is_err() {
         println!("memory while a model is uploaded: skipped, wgpu has no device");
         return;
@@ -235,13 +235,13 @@ fn read_and_uploaded() {
         };
         let head = zeros.head.clone();
         let before = BYTES.load(Ordering::SeqCst);
-        MOST.store(before, Ordering::SeqCst);
+        PEAK.store(before, Ordering::SeqCst);
         let source = Arc::new(ZeroWeights { head, ..zeros });
         let engine = Engine::from_source(source, &options, |_| ()).expect("a model");
-        let most = MOST.load(Ordering::SeqCst) - before;
+        let most = PEAK.load(Ordering::SeqCst) - before;
         let weights = engine.plan().weights_bytes;
         assert!(weights > 650_000_000, "{weights}");
-        assert!(most < MOST_BYTES, "{most} bytes were in use while {weights} bytes of weights were loaded");
+        assert!(most < MAX_BYTES, "{most} bytes were in use while {weights} bytes of weights were loaded");
         println!("{weights} bytes of weights uploaded, head {head_type}, with {most} bytes of memory: ok");
     }
 }

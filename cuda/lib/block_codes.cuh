@@ -1,4 +1,4 @@
-// Weights as tensor core operands, for types whose blocks of columns have scales. Of ROUND_COLS columns of a
+// Weights as tensor core operands, for types whose blocks of columns have scales. Of QUANT_COLS columns of a
 // row, a lane holds 4 neighbouring codes of the first 16 columns and 4 of the last 16, as int8. A weight type
 // has
 //
@@ -24,10 +24,10 @@ struct ScaledCodes {
     DEVICE float scale(int t) const { return scales[t]; }
 };
 
-// Subtracts Less from four bytes below 128, giving signed bytes.
-template <uint32_t Less>
+// Subtracts ZeroPoint from four bytes below 128, giving signed bytes.
+template <uint32_t ZeroPoint>
 DEVICE uint32_t bytes_less(uint32_t bytes) {
-    return (bytes + (128u - Less) * 0x01010101u) ^ 0x80808080u;
+    return (bytes + (128u - ZeroPoint) * 0x01010101u) ^ 0x80808080u;
 }
 
 // Integer accumulators start at the bits of 1.5 x 2^23, so their final bits, read as a float, are 1.5 x 2^23

@@ -1,9 +1,9 @@
 // Products of quantised weights and one activation row quantised by block: dp4a over int8, exact sums per
 // run.
 //
-//   y = sum over runs of scale * (line.scale * sum(code q) + line.offset * sum(q))
+//   y = sum over runs of scale * (affine.scale * sum(code q) + affine.offset * sum(q))
 //
-// A run is the columns of a chunk that share a block of ROUND_COLS columns and a line of weights: 16 columns
+// A run is the columns of a chunk that share a block of QUANT_COLS columns and a group of weights: 16 columns
 // or the whole block. In shared memory the int8 of the row are stored in planes, as for every type
 // (lib/input.cuh). They are followed by the RowBlocks of each chunk: one per 16 columns if kHalves, one per
 // block otherwise. If a chunk has several, pairs of them fill 16 bytes, in planes like the codes; a single
@@ -11,13 +11,13 @@
 //
 // A weight type has
 //
-//   line(chunk, at, kind, group)  as in lib/lines.cuh
-//   bytes(chunk, quad, kind)      as in lib/lines.cuh
-//   kHalves                       true if a chunk has 16 columns (the first or last) of each of several
-//                                 blocks; false if its columns are adjacent
+//   affine(chunk, at, kind, group)  as in lib/affine.cuh
+//   bytes(chunk, quad, kind)        as in lib/affine.cuh
+//   kHalves                         true if a chunk has 16 columns (the first or last) of each of several
+//                                   blocks; false if its columns are adjacent
 #pragma once
 
-#include "lines.cuh"
+#include "affine.cuh"
 
 // The scale of a block of the activation row, and the sum of its int8 (of 16 of them if kHalves).
 struct RowBlock {
@@ -34,11 +34,13 @@ constexpr bool kHighBits<T, typename Exists<decltype(T::Chunk::high)>::Type> = k
 template <class T>
 struct ByBlock : T {
     static constexpr bool kInts = true;
-    static constexpr uint32_t kRun = T::kHalves || T::kGroup < ROUND_COLS ? 16 : ROUND_COLS;
-    static_assert(kRun == ROUND_COLS || T::kHalves || (T::kLess == 0 && !kOffsets<T>), "sums are of runs");
+    static constexpr uint32_t kRun = T::kHalves || T::kGroup < QUANT_COLS ? 16 : QUANT_COLS;
+    static_assert(
+        kRun == QUANT_COLS || T::kHalves || (T::kZeroPoint == 0 && !kOffsets<T>), "sums are of runs"
+    );
 
     // RowBlocks per chunk.
-    static constexpr uint32_t kBlockCols = T::kHalves ? 16 : ROUND_COLS;
+    static constexpr uint32_t kBlockCols = T::kHalves ? 16 : QUANT_COLS;
     static constexpr uint32_t kBlocks = (T::kElems + kBlockCols - 1) / kBlockCols;
 
     // Offset of RowBlock i of a chunk, in bytes.
@@ -50,7 +52,7 @@ struct ByBlock : T {
     template <uint32_t Quads>
     DEVICE static void load_row(const InputParams& in, const float* x, uint32_t chunks, uint8_t* acts) {
         uint8_t* blocks = acts + chunks * T::kElems;
-        round_by_block<Quads>(in, x, in.cols, [&](uint32_t col, uint32_t codes, int32_t sum, auto block) {
+        quantize_by_block<Quads>(in, x, in.cols, [&](uint32_t col, uint32_t codes, int32_t sum, auto block) {
             if constexpr (!T::kHalves) sum += __shfl_xor_sync(kWarp, sum, 4);
             if (col >= in.cols) return;
             uint32_t chunk, elem;
@@ -88,7 +90,7 @@ struct ByBlock : T {
         load_blocks(acts + chunks * T::kElems, at, chunks, blocks);
 #pragma unroll
         for (uint32_t group = 0; group < T::kElems / T::kGroup; group++) {
-            Line line = T::line(chunk, sub, kind, group);
+            Affine affine = T::affine(chunk, sub, kind, group);
             float of_group = 0.0f;
 #pragma unroll
             for (uint32_t run = group * T::kGroup; run < (group + 1) * T::kGroup; run += kRun) {
@@ -106,13 +108,14 @@ struct ByBlock : T {
                 const RowBlock& block = blocks[run / kBlockCols];
                 float sum = sum_of_bits(bits);
                 if constexpr (kOffsets<T>) {
-                    to = fmaf(block.scale, fmaf(line.scale, sum, line.offset * block.sum), to);
+                    to = fmaf(block.scale, fmaf(affine.scale, sum, affine.offset * block.sum), to);
                 } else {
-                    if constexpr (T::kLess != 0) sum = fmaf(-static_cast<float>(T::kLess), block.sum, sum);
+                    if constexpr (T::kZeroPoint != 0)
+                        sum = fmaf(-static_cast<float>(T::kZeroPoint), block.sum, sum);
                     of_group = fmaf(block.scale, sum, of_group);
                 }
             }
-            if constexpr (!kOffsets<T>) to = fmaf(line.scale, of_group, to);
+            if constexpr (!kOffsets<T>) to = fmaf(affine.scale, of_group, to);
         }
     }
 

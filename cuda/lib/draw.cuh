@@ -27,7 +27,7 @@ struct Draw {
     uint32_t last;
 };
 static_assert(sizeof(Draw) <= SAMPLE_SHARED_BYTES, "the host asks for less");
-static_assert(SAMPLE_MOST <= SAMPLE_THREADS, "a thread writes one of the largest");
+static_assert(SAMPLE_MAX <= SAMPLE_THREADS, "a thread writes one of the largest");
 
 DEVICE Candidate candidate(float logit, uint32_t id) {
     // -0 and +0 are equal.
@@ -132,7 +132,7 @@ DEVICE unsigned long long mix(unsigned long long z) {
 //   w_i = exp((logit_i - largest) / temperature)
 //
 // Sums are integers in units of 2^-40, so they do not depend on the order.
-constexpr uint32_t kOwnWeights = SAMPLE_MOST / kWarpSize;
+constexpr uint32_t kOwnWeights = SAMPLE_MAX / kWarpSize;
 
 struct Weights {
     // Sum of the weights up to and including candidate i of this lane; and the total.

@@ -9,10 +9,10 @@
 // lanes read neighbouring 16 bytes. Elements past the last column are 0. The elements are int8 for types with
 // integer products (kInts), otherwise floats, even if the layer rounds to int8: then they are q / s. For
 // types with T::kChunkSums the int8 of a row are followed by the sum of each chunk. Floats may be loaded in
-// parts, each starting at a block of weights. If the layer rounds by block, each ROUND_COLS columns have one
+// parts, each starting at a block of weights. If the layer rounds by block, each QUANT_COLS columns have one
 // scale, in the layout of lib/by_block.cuh; types without codes use floats.
 //
-// For larger batches with integer products on tensor cores, a separate kernel does this (stage/round.cuh).
+// For larger batches with integer products on tensor cores, a separate kernel does this (stage/quantize.cuh).
 // With M = 1 the whole block works on one row; otherwise each warp works on its own rows. A row is read into
 // registers, in parts if it is long; with one part it is read from memory only once. A block starts to copy
 // the norm weights to shared memory before it waits for the previous kernel; the activations overwrite them
@@ -45,7 +45,7 @@ DEVICE const int32_t* chunk_sums(const uint8_t* acts, uint32_t chunks) {
 }
 
 // kOfKinds: several file types share kernels and differ in a T::Kind, read from a weight by T::kind(w) and
-// equal for all weights of a launch (lib/lines.cuh). kOffsets: values have offsets, which tensor cores
+// equal for all weights of a launch (lib/affine.cuh). kOffsets: values have offsets, which tensor cores
 // multiply by sums of activations.
 template <class T>
 constexpr bool kOfKinds = false;
@@ -81,7 +81,7 @@ struct BlockRounding {
     // From the bits of the block's largest magnitude. An invalid block becomes NaN.
     DEVICE static BlockRounding of(uint32_t largest) {
         if (largest >= 0x7f800000u) return {__uint_as_float(0x7fc00000u), 0.0f};
-        if (largest < ROUND_NOTHING_BITS) return {0.0f, 0.0f};
+        if (largest < QUANT_ZERO_BITS) return {0.0f, 0.0f};
         float absmax = __uint_as_float(largest);
         return {absmax / 127.0f, 127.0f / absmax};
     }
@@ -186,7 +186,7 @@ struct RowPart {
     DEVICE void round_by_block() {
 #pragma unroll
         for (uint32_t quad = 0; quad < Quads; quad++) {
-            BlockRounding block = BlockRounding::of_threads<ROUND_COLS / 4>(largest_of(quad));
+            BlockRounding block = BlockRounding::of_threads<QUANT_COLS / 4>(largest_of(quad));
 #pragma unroll
             for (uint32_t i = 0; i < 4; i++) x[quad][i] = block.rounded(x[quad][i]);
         }
@@ -287,7 +287,7 @@ DEVICE void prefetch_norm(const InputParams& in) {
 // be past the row's end) and with the sum of the 16 columns they belong to. put may overwrite the norm
 // weights.
 template <uint32_t Quads, class Put>
-DEVICE void round_by_block(const InputParams& in, const float* x, uint32_t cols, Put put) {
+DEVICE void quantize_by_block(const InputParams& in, const float* x, uint32_t cols, Put put) {
     RowPart<true, true, Quads> held;
     RowNorm norm = row_norm(in, x, held);
     bool shared_norm = shares_norm<Quads>(in);
@@ -302,7 +302,7 @@ DEVICE void round_by_block(const InputParams& in, const float* x, uint32_t cols,
             held.apply(norm, in.norm, in.norm.weight, in.cols, part);
         }
         held.each(part, cols, [&](uint32_t quad, uint32_t col) {
-            BlockRounding block = BlockRounding::of_threads<ROUND_COLS / 4>(held.largest_of(quad));
+            BlockRounding block = BlockRounding::of_threads<QUANT_COLS / 4>(held.largest_of(quad));
             uint32_t codes = block.codes(held.x[quad]);
             int32_t sum = __dp4a(0x01010101, static_cast<int32_t>(codes), 0);
             sum += __shfl_xor_sync(kWarp, sum, 1);
@@ -326,7 +326,7 @@ DEVICE void load_row(
     uint32_t parts = held.parts(in.cols);
     bool shared_norm = Block && shares_norm<Quads>(in);
     uint32_t largest = 0;
-    for (uint32_t part = 0; part < (T::kInts || in.rounding == ROUND_ROWS ? parts : 1); part++) {
+    for (uint32_t part = 0; part < (T::kInts || in.rounding == QUANT_ROWS ? parts : 1); part++) {
         if (part > 0) held.load(x, in.cols, part);
         if (shared_norm) {
             cp_async_wait<0>();
@@ -339,7 +339,7 @@ DEVICE void load_row(
     }
     float scale = 1.0f;
     bool broken = false;
-    if (in.rounding == ROUND_ROWS) {
+    if (in.rounding == QUANT_ROWS) {
         largest = reduce<Block, Max>(largest, reinterpret_cast<uint32_t*>(shared_memory()) + 32);
         broken = largest > __float_as_uint(kMaxAct);
         scale = broken ? 0.0f : 127.0f / fmaxf(__uint_as_float(largest), 1e-5f);
@@ -356,7 +356,7 @@ DEVICE void load_row(
             held.apply(norm, in.norm, in.norm.weight, in.cols, part);
         }
         if constexpr (!T::kInts && !kCodes<T>) {
-            if (in.rounding == ROUND_BLOCKS) held.round_by_block();
+            if (in.rounding == QUANT_BLOCKS) held.round_by_block();
         }
         held.each(part, cols, [&](uint32_t quad, uint32_t col) {
             if (col < from || col >= cols) return;
@@ -377,7 +377,7 @@ DEVICE void load_row(
                 float a[4];
 #pragma unroll
                 for (uint32_t i = 0; i < 4; i++)
-                    a[i] = in.rounding == ROUND_ROWS ? (broken ? 0.0f : rintf(n[i] * scale)) / scale : n[i];
+                    a[i] = in.rounding == QUANT_ROWS ? (broken ? 0.0f : rintf(n[i] * scale)) / scale : n[i];
                 float4* to = reinterpret_cast<float4*>(acts + (elem / 4 * chunks + chunk) * 16);
                 *to = make_float4(a[0], a[1], a[2], a[3]);
             }

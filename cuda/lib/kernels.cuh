@@ -2,7 +2,7 @@
 // single rows, attn_in__f16__rows for several, and so on; STERNA_MMA_KERNELS(F16, f16) defines
 // attn_in__f16__mma for many. STERNA_CODES_KERNELS(Q8_0, q8_0) defines the latter and, for inputs quantised
 // by block, attn_in__q8_0__dp4a (one row), attn_in__q8_0__few and attn_in__q8_0__codes. Types with integer
-// products also have STERNA_ROUND_KERNEL; they have no `rows` kernels where tensor cores compute the same
+// products also have STERNA_QUANTIZE_KERNEL; they have no `rows` kernels where tensor cores compute the same
 // sums.
 #pragma once
 
@@ -12,7 +12,7 @@
 #include "../stage/ffn_in.cuh"
 #include "../stage/logits.cuh"
 #include "../stage/proj_add.cuh"
-#include "../stage/round.cuh"
+#include "../stage/quantize.cuh"
 #include "by_block.cuh"
 
 #define STERNA_ROW_KERNEL(stage, Params, Type, type) \
@@ -58,5 +58,5 @@
     STERNA_CODES_KERNEL(ffn_in, FfnInParams, Type, type)                                                 \
     STERNA_CODES_KERNEL(logits, LogitsParams, Type, type)
 
-#define STERNA_ROUND_KERNEL(Type, type) \
-    KERNEL(round__##type, RoundParams, LINEAR_THREADS) { round_rows<Type>(p); }
+#define STERNA_QUANTIZE_KERNEL(Type, type) \
+    KERNEL(quantize__##type, QuantParams, LINEAR_THREADS) { quantize_rows<Type>(p); }

@@ -2,9 +2,9 @@
 // codes of weights.
 //
 // A tile is the weight rows of a block's warps, 16 each, times up to MMA_CODES_ROWS batch rows, which an
-// earlier kernel has quantised (stage/round_blocks.cu). Columns are processed MMA_CODES_COLS at a time:
+// earlier kernel has quantised (stage/quantize_blocks.cu). Columns are processed MMA_CODES_COLS at a time:
 // activations are copied to one of MMA_CODES_STAGES stages in shared memory, and each warp's weights from
-// their layout to registers, two blocks of ROUND_COLS ahead. A block is one integer product, or two if its
+// their layout to registers, two blocks of QUANT_COLS ahead. A block is one integer product, or two if its
 // halves have separate scales. The scales of weights and activations multiply its sum, which is added to the
 // row's float sum in block order, so the bits of a row do not depend on the rest of the batch. Offsets are
 // multiplied by the block's sum of activations; if its halves have separate offsets, these are integers under
@@ -21,25 +21,25 @@
 #include "block_codes.cuh"
 #include "linear.cuh"
 
-constexpr uint32_t kCodesBlocks = MMA_CODES_COLS / ROUND_COLS, kCodesTiles = MMA_CODES_ROWS / 8;
+constexpr uint32_t kCodesBlocks = MMA_CODES_COLS / QUANT_COLS, kCodesTiles = MMA_CODES_ROWS / 8;
 // Number of 8-row tiles that share one bounds check, so that one tile does not wait for a branch before the
 // next. Types with two scales per block do not have the registers for two.
 template <class T>
 constexpr uint32_t kCodesAtOnce = kTwoScales<T> ? 1 : 2;
 
-struct SpanOfCodes {
+struct ActTile {
     uint8_t rows[MMA_CODES_ROWS * MMA_CODES_COLS];
     BlockQuant blocks[kCodesBlocks][MMA_CODES_ROWS];
     // Offset of a 16-byte piece of a row.
-    DEVICE static uint32_t place(uint32_t row, uint32_t piece) {
+    DEVICE static uint32_t piece_offset(uint32_t row, uint32_t piece) {
         return row * MMA_CODES_COLS + (piece ^ (row % 4 * 2)) * 16;
     }
     // Offset of a lane's 8 bytes of row `quartet`, in a block.
-    DEVICE static uint32_t of_lane(uint32_t quartet, uint32_t member, uint32_t block) {
-        return (place(quartet, member / 2) + member % 2 * 8) ^ (block * ROUND_COLS);
+    DEVICE static uint32_t lane_offset(uint32_t quartet, uint32_t member, uint32_t block) {
+        return (piece_offset(quartet, member / 2) + member % 2 * 8) ^ (block * QUANT_COLS);
     }
 };
-static_assert(LINEAR_HEADER_BYTES + MMA_CODES_STAGES * sizeof(SpanOfCodes) == MMA_CODES_SHARED_BYTES,
+static_assert(LINEAR_HEADER_BYTES + MMA_CODES_STAGES * sizeof(ActTile) == MMA_CODES_SHARED_BYTES,
     "the host asks for as much");
 
 // Adds the products of a block of columns to a lane's sums of 16 weight rows by 8 batch rows. `quants` holds
@@ -85,12 +85,12 @@ DEVICE void add_block(
 
 template <class T, class Task>
 DEVICE void run_linear_codes(const StepTables& step, const InputParams& in, const Task& task) {
-    SpanOfCodes* stages = reinterpret_cast<SpanOfCodes*>(shared_memory() + LINEAR_HEADER_BYTES);
+    ActTile* stages = reinterpret_cast<ActTile*>(shared_memory() + LINEAR_HEADER_BYTES);
     let_next_kernel_start();
     wait_for_previous_kernel();
     uint32_t lane = threadIdx.x % kWarpSize, quartet = lane / 4, member = lane % 4;
     uint32_t warps = blockDim.x / kWarpSize, units = task.units();
-    uint32_t blocks = in.cols / ROUND_COLS, spans = (in.cols + MMA_CODES_COLS - 1) / MMA_CODES_COLS;
+    uint32_t blocks = in.cols / QUANT_COLS, spans = (in.cols + MMA_CODES_COLS - 1) / MMA_CODES_COLS;
     const auto kind = kind_of<T>(task.weight(0));
     for (uint32_t tile = blockIdx.x;; tile += gridDim.x) {
         // Reloaded for each tile, so that it stays in no register.
@@ -128,12 +128,12 @@ DEVICE void run_linear_codes(const StepTables& step, const InputParams& in, cons
         };
         auto bring = [&](uint32_t span) {
             if (span < spans) {
-                SpanOfCodes& to = stages[span % MMA_CODES_STAGES];
+                ActTile& to = stages[span % MMA_CODES_STAGES];
                 // 8 threads per row, and 32 for the scales of a block.
                 for (uint32_t i = threadIdx.x; i < MMA_CODES_ROWS * 8; i += blockDim.x) {
                     uint32_t m = i / 8;
                     if (m < n)
-                        cp_async16(to.rows + SpanOfCodes::place(m, i % 8),
+                        cp_async16(to.rows + ActTile::piece_offset(m, i % 8),
                             in.rounded.rows + uint64_t(first + m) * in.row_bytes + span * MMA_CODES_COLS +
                                 i % 8 * 16);
                 }
@@ -147,14 +147,14 @@ DEVICE void run_linear_codes(const StepTables& step, const InputParams& in, cons
         };
 
         float sums[kCodesTiles][4] = {};
-        auto multiply = [&](const typename T::Part(&parts)[2], const SpanOfCodes& acts, uint32_t block,
+        auto multiply = [&](const typename T::Part(&parts)[2], const ActTile& acts, uint32_t block,
                             uint32_t in_span) {
             typename T::Codes upper = codes_of<T>(parts[0], block, member, kind);
             typename T::Codes lower = codes_of<T>(parts[1], block, member, kind);
 #pragma unroll
             for (uint32_t of_rows = 0; of_rows < kCodesTiles; of_rows++) {
                 if (of_rows % kCodesAtOnce<T> == 0 && 8 * of_rows >= n) break;
-                uint2 q = load8(acts.rows + SpanOfCodes::of_lane(quartet, member, in_span) +
+                uint2 q = load8(acts.rows + ActTile::lane_offset(quartet, member, in_span) +
                     8 * of_rows * MMA_CODES_COLS);
                 uint32_t b[2] = {q.x, q.y};
                 // Scale and scaled sum of rows 2 member and 2 member + 1.
@@ -171,7 +171,7 @@ DEVICE void run_linear_codes(const StepTables& step, const InputParams& in, cons
         constexpr uint32_t kOfPart = kPartOfTwo<T> ? 2 : 1;
         load(even, 0);
         load(odd, kOfPart);
-        auto take = [&](typename T::Part(&parts)[2], const SpanOfCodes& acts, uint32_t span, uint32_t at) {
+        auto take = [&](typename T::Part(&parts)[2], const ActTile& acts, uint32_t span, uint32_t at) {
             uint32_t block = span * kCodesBlocks + at;
 #pragma unroll
             for (uint32_t i = 0; i < kOfPart; i++) multiply(parts, acts, block + i, at + i);
@@ -183,7 +183,7 @@ DEVICE void run_linear_codes(const StepTables& step, const InputParams& in, cons
             __syncthreads();
             // All warps are done with the stage that is refilled here.
             bring(span + MMA_CODES_STAGES - 1);
-            const SpanOfCodes& acts = stages[span % MMA_CODES_STAGES];
+            const ActTile& acts = stages[span % MMA_CODES_STAGES];
 #pragma unroll 1
             for (uint32_t at = 0; at < kCodesBlocks; at += 2 * kOfPart) {
                 take(even, acts, span, at);
@@ -251,7 +251,7 @@ DEVICE void multiply_few(
     float* shared = reinterpret_cast<float*>(shared_memory() + LINEAR_HEADER_BYTES);
     uint32_t lane = threadIdx.x % kWarpSize, quartet = lane / 4, member = lane % 4;
     uint32_t warp = threadIdx.x / kWarpSize, units = task.units();
-    uint32_t blocks = in.cols / ROUND_COLS, last = blocks - 1;
+    uint32_t blocks = in.cols / QUANT_COLS, last = blocks - 1;
     // Activations are loaded two blocks ahead, or one block ahead with more rows.
     constexpr bool kAhead = kTiles == 1;
     struct Acts {
@@ -263,7 +263,7 @@ DEVICE void multiply_few(
 #pragma unroll
         for (uint32_t tile = 0; tile < kTiles; tile++) {
             to.q[tile] = load8(in.rounded.rows + uint64_t(8 * tile + quartet) * in.row_bytes +
-                block * ROUND_COLS + 8 * member);
+                block * QUANT_COLS + 8 * member);
             to.quants[tile] =
                 load16(in.rounded.blocks + uint64_t(block) * MMA_CODES_ROWS + 8 * tile + 2 * member);
         }
@@ -327,7 +327,7 @@ DEVICE void run_linear_few(const StepTables& step, const InputParams& in, const 
     const auto kind = kind_of<T>(task.weight(0));
     FewWeights<T, decltype(kind_of<T>(task.weight(0)))> weights;
     weights.kind = kind;
-    weights.begin(task, blockIdx.x, in.cols / ROUND_COLS - 1);
+    weights.begin(task, blockIdx.x, in.cols / QUANT_COLS - 1);
     let_next_kernel_start();
     wait_for_previous_kernel();
     uint32_t n = in.of_outputs ? step.counts->outputs : step.counts->rows;

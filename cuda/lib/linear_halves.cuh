@@ -41,7 +41,7 @@ static_assert(LINEAR_HEADER_BYTES + sizeof(HalvesShared) <= MMA_HALVES_SHARED_BY
 // columns.
 DEVICE float activation(const InputParams& in, const HalvesShared::Row& row, float x, uint32_t col) {
     float n = row.norm.of(in.norm, x, col);
-    if (in.rounding == ROUND_ROWS) return rintf(n * row.scale) / row.scale;
+    if (in.rounding == QUANT_ROWS) return rintf(n * row.scale) / row.scale;
     return n;
 }
 
@@ -93,7 +93,7 @@ DEVICE void prepare_row(const InputParams& in, const float* x, HalvesShared::Row
     }
     largest = reduce_warp<Max>(largest);
     if (lane != 0) return;
-    bool by_row = in.rounding == ROUND_ROWS;
+    bool by_row = in.rounding == QUANT_ROWS;
     uint32_t most = by_row ? __float_as_uint(kMaxAct) : 0x7f7fffffu;
     row.norm = norm;
     row.scale = by_row ? 127.0f / fmaxf(__uint_as_float(largest), 1e-5f) : 1.0f;
@@ -141,8 +141,8 @@ DEVICE void run_linear_halves(const StepTables& step, const InputParams& in, uin
                 const HalvesShared::Row& row = shared.rows[m];
                 float x = m < n && col < in.cols ? activation(in, row, input(m)[col], col) : 0.0f;
                 // A warp has one block of columns.
-                if (in.rounding == ROUND_BLOCKS)
-                    x = BlockRounding::of_threads<ROUND_COLS>(__float_as_uint(x) & 0x7fffffffu).rounded(x);
+                if (in.rounding == QUANT_BLOCKS)
+                    x = BlockRounding::of_threads<QUANT_COLS>(__float_as_uint(x) & 0x7fffffffu).rounded(x);
                 TwoHalves two = {0, 0};
                 if (m < n && col < in.cols) {
                     two = TwoHalves::of(x * row.power.by);

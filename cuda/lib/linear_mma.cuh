@@ -1,7 +1,7 @@
 // Linear layers on tensor cores for several rows of activations: int8 mma.sync m16n8k32.
 //
 // A tile is the weight rows of a block's warps, 16 each, times up to MMA_ROWS batch rows, which an earlier
-// kernel has quantised (stage/round.cuh). Its columns are processed in spans of MMA_INTS_COLS: weights are
+// kernel has quantised (stage/quantize.cuh). Its columns are processed in spans of MMA_INTS_COLS: weights are
 // loaded to registers two spans ahead, and activations to one of MMA_INTS_STAGES stages in shared memory. The
 // spans of all tiles are divided evenly among the blocks, one contiguous range each, so blocks differ by at
 // most one span for any shape (stream-K). If several blocks share a tile, all but the last to arrive store

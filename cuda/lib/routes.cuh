@@ -17,7 +17,7 @@ DEVICE uint32_t rank_of(float z) {
 
 // A row's logits, distributed over the lanes.
 struct RouterLogits {
-    static constexpr uint32_t kOwn = EXPERTS_MOST / kWarpSize;
+    static constexpr uint32_t kOwn = EXPERTS_MAX / kWarpSize;
     uint32_t ranks[kOwn];
 
     DEVICE RouterLogits(const float* z, uint32_t n) {

@@ -11,8 +11,8 @@
 KERNEL(route, RouteParams, ROUTE_THREADS) {
     SHARED(uint32_t, word, 1);
     // Inclusive prefix sums over experts: rows, and tiles.
-    SHARED(uint32_t, rows_before, EXPERTS_MOST);
-    SHARED(uint32_t, tiles_before, EXPERTS_MOST);
+    SHARED(uint32_t, rows_before, EXPERTS_MAX);
+    SHARED(uint32_t, tiles_before, EXPERTS_MAX);
     let_next_kernel_start();
     wait_for_previous_kernel();
     const RoutesParams& to = p.routes;
@@ -27,7 +27,7 @@ KERNEL(route, RouteParams, ROUTE_THREADS) {
     }
     if (!comes_last(to.arrived, gridDim.x, word)) return;
 
-    constexpr uint32_t kOwn = EXPERTS_MOST / ROUTE_THREADS;
+    constexpr uint32_t kOwn = EXPERTS_MAX / ROUTE_THREADS;
     uint32_t rows[kOwn], tiles[kOwn];
 #pragma unroll
     for (uint32_t i = 0; i < kOwn; i++) {
@@ -38,7 +38,7 @@ KERNEL(route, RouteParams, ROUTE_THREADS) {
         tiles_before[expert] = tiles[i];
     }
     __syncthreads();
-    for (uint32_t far = 1; far < EXPERTS_MOST; far *= 2) {
+    for (uint32_t far = 1; far < EXPERTS_MAX; far *= 2) {
         uint32_t more_rows[kOwn], more_tiles[kOwn];
 #pragma unroll
         for (uint32_t i = 0; i < kOwn; i++) {
@@ -65,7 +65,7 @@ KERNEL(route, RouteParams, ROUTE_THREADS) {
         }
         to.counts[expert] = 0;
     }
-    if (threadIdx.x == 0) *to.n_tiles = tiles_before[EXPERTS_MOST - 1];
+    if (threadIdx.x == 0) *to.n_tiles = tiles_before[EXPERTS_MAX - 1];
     for (uint32_t slot = threadIdx.x; slot < n_rows * to.n_used; slot += ROUTE_THREADS) {
         ExpertChoice& choice = to.choices[slot];
         uint32_t expert = choice.expert, before = expert > 0 ? rows_before[expert - 1] : 0;

@@ -54,7 +54,7 @@ KERNEL(sample, SampleParams, SAMPLE_THREADS) {
         for (uint32_t i = 0; i < kOwn; i++) visit(candidate(own[i], first + i * SAMPLE_THREADS));
     });
 
-    Candidate* largest = p.largest + uint64_t(row) * SAMPLE_MOST * stretches;
+    Candidate* largest = p.largest + uint64_t(row) * SAMPLE_MAX * stretches;
     if (threadIdx.x < how.top_k) largest[threadIdx.x * stretches + blockIdx.x] = draw.largest[threadIdx.x];
     if (!comes_last(p.arrived + row, stretches, &draw.last)) return;
 

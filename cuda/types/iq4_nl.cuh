@@ -11,7 +11,7 @@
 //   with two int8: an f16 per block of 8 chunks, which multiplies them, over all rows
 #pragma once
 
-#include "../lib/lines.cuh"
+#include "../lib/affine.cuh"
 
 struct IQ4NL;
 template <>
@@ -19,7 +19,7 @@ constexpr bool kOfKinds<IQ4NL> = true;
 template <>
 constexpr bool kTwoScales<IQ4NL> = true;
 
-struct IQ4NL : Lines<IQ4NL, 32, 16> {
+struct IQ4NL : AffineCodes<IQ4NL, 32, 16> {
     static constexpr int kUnroll = 3;
     static constexpr bool kSigned = true;
     static constexpr uint32_t kHead = 128;
@@ -77,7 +77,7 @@ struct IQ4NL : Lines<IQ4NL, 32, 16> {
             out[0] = out[1] = kind.scales == kHalf ? float_of_half(scales) : __uint_as_float(scales << 16);
         }
     }
-    DEVICE static Line line(const Chunk& chunk, uint32_t, const Kind& kind, uint32_t group) {
+    DEVICE static Affine affine(const Chunk& chunk, uint32_t, const Kind& kind, uint32_t group) {
         float scales[2];
         scales_of(kind, chunk.scales, chunk.block, scales);
         return {group ? scales[1] : scales[0], 0.0f};

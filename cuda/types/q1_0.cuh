@@ -4,13 +4,13 @@
 // order, 16 bytes per chunk; the scales, one f16 per chunk.
 #pragma once
 
-#include "../lib/lines.cuh"
+#include "../lib/affine.cuh"
 
 // It has its own float product.
-struct Q1_0 : Lines<Q1_0, 128, 128> {
+struct Q1_0 : AffineCodes<Q1_0, 128, 128> {
     static constexpr int kUnroll = 4;
     // Codes are 0 and 2.
-    static constexpr int kLess = 1;
+    static constexpr int kZeroPoint = 1;
     struct Row {
         const uint8_t* signs;
         const uint16_t* scales;
@@ -35,7 +35,7 @@ struct Q1_0 : Lines<Q1_0, 128, 128> {
         return {load_stream16(row.signs + chunk * 16), row.scales[chunk]};
     }
 
-    DEVICE static Line line(const Chunk& chunk, uint32_t, NoKind, uint32_t) {
+    DEVICE static Affine affine(const Chunk& chunk, uint32_t, NoKind, uint32_t) {
         return {float_of_half(chunk.scale), 0.0f};
     }
 

@@ -7,15 +7,15 @@
 //   scales, one f16 per chunk, or per two chunks
 #pragma once
 
-#include "../lib/lines.cuh"
+#include "../lib/affine.cuh"
 
 struct Q2_0;
 template <>
 constexpr bool kOfKinds<Q2_0> = true;
 
-struct Q2_0 : Lines<Q2_0, 64, 64> {
+struct Q2_0 : AffineCodes<Q2_0, 64, 64> {
     static constexpr int kUnroll = 3;
-    static constexpr int kLess = 1;
+    static constexpr int kZeroPoint = 1;
     // log2 of the number of chunks per scale.
     using Kind = uint32_t;
     struct Row {
@@ -46,7 +46,7 @@ struct Q2_0 : Lines<Q2_0, 64, 64> {
         return {load_stream16(row.codes + chunk * 16), row.scales[chunk >> row.shift]};
     }
 
-    DEVICE static Line line(const Chunk& chunk, uint32_t, Kind, uint32_t) {
+    DEVICE static Affine affine(const Chunk& chunk, uint32_t, Kind, uint32_t) {
         return {float_of_half(chunk.scale), 0.0f};
     }
 

@@ -12,7 +12,7 @@
 //   the high one; Q3_K: an int8), then the block's f16 scale of scales and, for Q2_K, of minimums
 #pragma once
 
-#include "../lib/lines.cuh"
+#include "../lib/affine.cuh"
 
 struct Q2K;
 template <>
@@ -24,7 +24,7 @@ constexpr bool kTwoScales<Q2K> = true;
 template <>
 constexpr int kMmaSets<Q2K> = 1;
 
-struct Q2K : Lines<Q2K, 64, 16> {
+struct Q2K : AffineCodes<Q2K, 64, 16> {
     static constexpr int kUnroll = 2;
     static constexpr int kGroupsUnroll = 1, kRowsQuadsUnroll = 1;
     // lib/by_block.cuh
@@ -68,7 +68,7 @@ struct Q2K : Lines<Q2K, 64, 16> {
                 row.groups(chunk), row.of_block(chunk)};
     }
 
-    DEVICE static Line line_of(uint32_t group, uint32_t scales, Kind q3) {
+    DEVICE static Affine affine_of(uint32_t group, uint32_t scales, Kind q3) {
         float2 of_block = floats_of_half2(scales);
         if (q3) {
             float scale = of_block.x * static_cast<float>(static_cast<int8_t>(group));
@@ -77,8 +77,8 @@ struct Q2K : Lines<Q2K, 64, 16> {
         float scale = static_cast<float>(group & 15u), min = static_cast<float>(group >> 4 & 15u);
         return {of_block.x * scale, -of_block.y * min};
     }
-    DEVICE static Line line(const Chunk& chunk, uint32_t, Kind kind, uint32_t group) {
-        return line_of(chunk.groups >> (8 * group), chunk.scales, kind);
+    DEVICE static Affine affine(const Chunk& chunk, uint32_t, Kind kind, uint32_t group) {
+        return affine_of(chunk.groups >> (8 * group), chunk.scales, kind);
     }
 
     DEVICE static uint32_t bytes(const Chunk& chunk, uint32_t quad, Kind) {
@@ -122,7 +122,7 @@ struct Q2K : Lines<Q2K, 64, 16> {
             codes |= bits_of_quad(part.high[t], i % 2 * 4 + member, 2);
             out.words[t] = q3 ? bytes_less<4>(codes) : codes;
             uint32_t group = part.groups[t] >> (8 * i);
-            out.scales[t] = line_of(group, part.of_block, q3).scale;
+            out.scales[t] = affine_of(group, part.of_block, q3).scale;
             out.mins[t] = q3 ? 0 : (group >> 4 & 15u) * 0x01010101u;
         }
         out.of_mins = -floats_of_half2(part.of_block).y;
@@ -135,7 +135,7 @@ struct Q2K : Lines<Q2K, 64, 16> {
         place(col, chunk, elem);
         uint32_t i = elem / 16, b = elem % 16, code = at.low[chunk * 16 + b] >> (2 * i) & 3u;
         if (at.high) code |= (at.high[chunk * 8 + i / 2 * 4 + b % 4] >> (i % 2 * 4 + b / 4) & 1u) << 2;
-        Line line = line_of(at.groups(chunk) >> (8 * i), at.of_block(chunk), kind(w));
-        return fmaf(static_cast<float>(code), line.scale, line.offset);
+        Affine affine = affine_of(at.groups(chunk) >> (8 * i), at.of_block(chunk), kind(w));
+        return fmaf(static_cast<float>(code), affine.scale, affine.offset);
     }
 };

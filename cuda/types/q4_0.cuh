@@ -5,11 +5,11 @@
 // element b + 16 in its high nibble.
 #pragma once
 
-#include "../lib/lines.cuh"
+#include "../lib/affine.cuh"
 
-struct Q4_0 : Lines<Q4_0, 32, 32> {
+struct Q4_0 : AffineCodes<Q4_0, 32, 32> {
     static constexpr int kUnroll = 4;
-    static constexpr int kLess = 8;
+    static constexpr int kZeroPoint = 8;
     struct Row {
         const uint8_t* ints;
         const uint16_t* scales;
@@ -34,7 +34,7 @@ struct Q4_0 : Lines<Q4_0, 32, 32> {
         return {load_stream16(row.ints + chunk * 16), row.scales[chunk]};
     }
 
-    DEVICE static Line line(const Chunk& chunk, uint32_t, NoKind, uint32_t) {
+    DEVICE static Affine affine(const Chunk& chunk, uint32_t, NoKind, uint32_t) {
         return {float_of_half(chunk.scale), 0.0f};
     }
 

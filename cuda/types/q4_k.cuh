@@ -10,7 +10,7 @@
 //   Q5_K: the fifth bits, a word per chunk: quad i of group g is bit 4 g + i of each byte
 #pragma once
 
-#include "../lib/lines.cuh"
+#include "../lib/affine.cuh"
 
 struct Q4K;
 template <>
@@ -20,7 +20,7 @@ constexpr bool kOffsets<Q4K> = true;
 template <>
 constexpr bool kPartOfTwo<Q4K> = true;
 
-struct Q4K : Lines<Q4K, 32, 16> {
+struct Q4K : AffineCodes<Q4K, 32, 16> {
     static constexpr int kUnroll = 2;
     // lib/by_block.cuh
     static constexpr bool kHalves = true;
@@ -57,7 +57,7 @@ struct Q4K : Lines<Q4K, 32, 16> {
     }
 
     // Scale and offset of each group of a chunk.
-    DEVICE static void lines_of(uint4 head, uint32_t chunk, Line (&out)[2]) {
+    DEVICE static void affine_of(uint4 head, uint32_t chunk, Affine (&out)[2]) {
         uint32_t shift = chunk / 2 % 2 * 16, y = head.y >> shift, z = head.z >> shift, w = head.w >> shift;
         bool last = chunk % 8 >= 4;
         uint32_t scales = last ? (w & 0x0f0fu) | (y >> 2 & 0x3030u) : y & 0x3f3fu;
@@ -69,9 +69,9 @@ struct Q4K : Lines<Q4K, 32, 16> {
         for (int group = 0; group < 2; group++)
             out[group] = {of_block.x * of_groups[group], -of_block.y * of_groups[2 + group]};
     }
-    DEVICE static Line line(const Chunk& chunk, uint32_t at, Kind, uint32_t group) {
-        Line both[2];
-        lines_of(chunk.head, at, both);
+    DEVICE static Affine affine(const Chunk& chunk, uint32_t at, Kind, uint32_t group) {
+        Affine both[2];
+        affine_of(chunk.head, at, both);
         return group ? both[1] : both[0];
     }
 
@@ -82,7 +82,7 @@ struct Q4K : Lines<Q4K, 32, 16> {
     }
 
     // lib/block_codes.cuh
-    using Codes = CodesOnLine;
+    using Codes = AffineWords;
     struct Part {
         uint32_t low[2], high[2];
         uint4 head;
@@ -103,11 +103,11 @@ struct Q4K : Lines<Q4K, 32, 16> {
         return out;
     }
     DEVICE static Codes codes(const Part& part, uint32_t block, uint32_t member, Kind kind) {
-        Line both[2];
-        lines_of(part.head, block / 2 * 2, both);
+        Affine both[2];
+        affine_of(part.head, block / 2 * 2, both);
         uint32_t group = block % 2;
         Codes out;
-        out.line = group ? both[1] : both[0];
+        out.affine = group ? both[1] : both[0];
 #pragma unroll
         for (uint32_t t = 0; t < 2; t++) out.words[t] = part.low[t] >> (4 * group) & 0x0f0f0f0fu;
         if (has_high(kind)) {
@@ -124,9 +124,9 @@ struct Q4K : Lines<Q4K, 32, 16> {
         place(col, chunk, elem);
         uint32_t group = elem / 16, b = elem % 16, code = at.low[chunk * 16 + b] >> (4 * group) & 15u;
         if (at.high) code |= (at.high[chunk * 4 + b % 4] >> (elem / 4) & 1u) << 4;
-        Line both[2];
-        lines_of(load16(at.heads + chunk / 8 * 16), chunk, both);
-        Line line = group ? both[1] : both[0];
-        return fmaf(static_cast<float>(code), line.scale, line.offset);
+        Affine both[2];
+        affine_of(load16(at.heads + chunk / 8 * 16), chunk, both);
+        Affine affine = group ? both[1] : both[0];
+        return fmaf(static_cast<float>(code), affine.scale, affine.offset);
     }
 };

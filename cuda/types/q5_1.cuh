@@ -8,7 +8,7 @@
 //   scales, one f16 per chunk, or two with offsets
 #pragma once
 
-#include "../lib/lines.cuh"
+#include "../lib/affine.cuh"
 
 struct Q5_1;
 template <>
@@ -18,9 +18,9 @@ constexpr bool kOffsets<Q5_1> = true;
 template <>
 constexpr int kMmaSets<Q5_1> = 1;
 
-struct Q5_1 : Lines<Q5_1, 32, 32> {
+struct Q5_1 : AffineCodes<Q5_1, 32, 32> {
     static constexpr int kUnroll = 4;
-    // lib/lines.cuh
+    // lib/affine.cuh
     static constexpr int kRowsQuadsUnroll = 4;
     // Bit 0: has fifth bits. Bit 1: has offsets.
     using Kind = uint32_t;
@@ -62,12 +62,12 @@ struct Q5_1 : Lines<Q5_1, 32, 32> {
                 scales_of(row, chunk)};
     }
 
-    DEVICE static Line line_of(uint32_t scales, Kind kind) {
+    DEVICE static Affine affine_of(uint32_t scales, Kind kind) {
         float2 two = floats_of_half2(scales);
         return {two.x, kind & 2 ? two.y : -16.0f * two.x};
     }
-    DEVICE static Line line(const Chunk& chunk, uint32_t, Kind kind, uint32_t) {
-        return line_of(chunk.scales, kind);
+    DEVICE static Affine affine(const Chunk& chunk, uint32_t, Kind kind, uint32_t) {
+        return affine_of(chunk.scales, kind);
     }
 
     DEVICE static uint32_t bytes(const Chunk& chunk, uint32_t quad, Kind) {
@@ -77,7 +77,7 @@ struct Q5_1 : Lines<Q5_1, 32, 32> {
     }
 
     // lib/block_codes.cuh
-    using Codes = CodesOnLine;
+    using Codes = AffineWords;
     struct Part {
         uint32_t low, high, scales;
     };
@@ -89,7 +89,7 @@ struct Q5_1 : Lines<Q5_1, 32, 32> {
         Codes out;
         bool has_offsets = kind & 2;
         float2 two = floats_of_half2(part.scales);
-        out.line = {two.x, has_offsets ? two.y : 0.0f};
+        out.affine = {two.x, has_offsets ? two.y : 0.0f};
 #pragma unroll
         for (uint32_t t = 0; t < 2; t++) {
             uint32_t codes = part.low >> (4 * t) & 0x0f0f0f0fu;
@@ -104,7 +104,7 @@ struct Q5_1 : Lines<Q5_1, 32, 32> {
         uint32_t chunk = col / 32, elem = col % 32;
         uint32_t code = at.low[chunk * 16 + elem % 16] >> (elem / 16 * 4) & 15u;
         if (at.high) code |= (at.high[chunk * 4 + elem % 4] >> (elem / 4) & 1u) << 4;
-        Line line = line_of(scales_of(at, chunk), kind(w));
-        return fmaf(static_cast<float>(code), line.scale, line.offset);
+        Affine affine = affine_of(scales_of(at, chunk), kind(w));
+        return fmaf(static_cast<float>(code), affine.scale, affine.offset);
     }
 };

@@ -12,17 +12,17 @@
 //   block scales, one f16 per block: chunks 4 b .. 4 b + 3
 #pragma once
 
-#include "../lib/lines.cuh"
+#include "../lib/affine.cuh"
 
 struct Q6K;
 template <>
 constexpr bool kTwoScales<Q6K> = true;
 
 // It has its own float product, which needs fewer registers.
-struct Q6K : Lines<Q6K, 64, 16> {
+struct Q6K : AffineCodes<Q6K, 64, 16> {
     static constexpr int kUnroll = 2;
-    // lib/lines.cuh
-    static constexpr int kLess = 32;
+    // lib/affine.cuh
+    static constexpr int kZeroPoint = 32;
     // lib/by_block.cuh
     static constexpr bool kHalves = true;
     struct Row {
@@ -74,7 +74,7 @@ struct Q6K : Lines<Q6K, 64, 16> {
                 uint32_t q = (low[quad] >> (i / 2 * 4) & 0x0f0f0f0fu) |
                     (high[quad] >> (2 * i) & 0x03030303u) << 4;
                 float w[4];
-                floats_of_codes<kLess>(q, w);
+                floats_of_codes<kZeroPoint>(q, w);
 #pragma unroll
                 for (int m = 0; m < M; m++) {
                     uint4 x = load16(acts + m * (chunks * kElems * 4) + ((4 * i + quad) * chunks + at) * 16);
@@ -93,7 +93,7 @@ struct Q6K : Lines<Q6K, 64, 16> {
     DEVICE static float scale_of(uint32_t scale, uint32_t groups, uint32_t i) {
         return float_of_half(scale) * static_cast<float>(static_cast<int8_t>(groups >> (8 * i)));
     }
-    DEVICE static Line line(const Chunk& chunk, uint32_t, NoKind, uint32_t i) {
+    DEVICE static Affine affine(const Chunk& chunk, uint32_t, NoKind, uint32_t i) {
         return {scale_of(chunk.scale, chunk.groups, i), 0.0f};
     }
 

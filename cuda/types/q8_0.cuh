@@ -4,9 +4,9 @@
 // all scales, [rows, cols / 32]. A chunk is 16 integers and their scale.
 #pragma once
 
-#include "../lib/lines.cuh"
+#include "../lib/affine.cuh"
 
-struct Q8_0 : Lines<Q8_0, 16, 16> {
+struct Q8_0 : AffineCodes<Q8_0, 16, 16> {
     static constexpr int kUnroll = 5;
     static constexpr int kRowsUnroll = 2;
     static constexpr bool kSigned = true;
@@ -34,7 +34,7 @@ struct Q8_0 : Lines<Q8_0, 16, 16> {
         return {load_stream16(row.ints + chunk * 16), row.scales[chunk / 2]};
     }
 
-    DEVICE static Line line(const Chunk& chunk, uint32_t, NoKind, uint32_t) {
+    DEVICE static Affine affine(const Chunk& chunk, uint32_t, NoKind, uint32_t) {
         return {float_of_half(chunk.scale), 0.0f};
     }
 

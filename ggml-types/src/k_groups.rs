@@ -10,7 +10,7 @@ const GROUPS: usize = 8;
 /// Range of the packed scales.
 const SCALES: std::ops::Range<usize> = 4..16;
 /// Largest scale and minimum.
-const MOST: f32 = 63.0;
+const MAX_CODE: f32 = 63.0;
 
 /// Scale and minimum of a group: value = scale x code - minimum.
 pub(crate) fn scale_and_min(block: &[u8], group: usize) -> (f32, f32) {
@@ -37,7 +37,7 @@ fn put_scale_and_min(block: &mut [u8], group: usize, scale: u8, min: u8) {
 /// Finds and writes the scales and minimums of a block's groups, and returns each element's code, 0 to
 /// `levels`.
 pub(crate) fn encode(values: &[f32], weights: &[f32], levels: u8, block: &mut [u8]) -> [u8; GROUP * GROUPS] {
-    let fit = Fit::<GROUPS>::of(values, weights, levels, MOST);
+    let fit = Fit::<GROUPS>::of(values, weights, levels, MAX_CODE);
     block[..2].copy_from_slice(&fit.of_scales.to_le_bytes());
     block[2..4].copy_from_slice(&fit.of_mins.to_le_bytes());
     for (group, (scale, min)) in fit.groups.into_iter().enumerate() {

@@ -10,7 +10,7 @@ import zipfile
 from project import ROOT, epoch, put, run
 
 # Maximum size of an archive.
-MOST_BYTES = 60 << 20
+MAX_BYTES = 60 << 20
 # Files next to the program, and one that is only for Linux.
 INCLUDED = ["README.md", "CHANGELOG.md", "LICENSE-APACHE", "LICENSE-MIT"]
 SERVICE = "packaging/sterna.service"
@@ -48,8 +48,8 @@ def of_program(name, system, program, pages):
     files |= {path: (0o644, data) for path, data in pages.items() if is_ours[path]}
     file, pack = (f"{name}.zip", zipped) if system.is_windows else (f"{name}.tar.gz", tar_gz)
     packed = pack(name, files)
-    if len(packed) > MOST_BYTES:
-        sys.exit(f"release: {file} has {len(packed)} bytes, more than {MOST_BYTES}")
+    if len(packed) > MAX_BYTES:
+        sys.exit(f"release: {file} has {len(packed)} bytes, more than {MAX_BYTES}")
     return put(file, packed)
 
 

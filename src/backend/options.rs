@@ -373,21 +373,23 @@ mod tests {
 
     #[test]
     fn words_that_mean_nothing_are_refused() {
-        fn said<T: FromStr<Err = String>>(word: &str) -> String {
+        fn error_of<T: FromStr<Err = String>>(word: &str) -> String {
             word.parse::<T>().map(drop).unwrap_err()
         }
-        assert_eq!(said::<SplitMode>("row"), "want none or layer, got `row`");
+        assert_eq!(error_of::<SplitMode>("row"), "want none or layer, got `row`");
         for list in ["0,0", "1,-1", "1,nan", ""] {
-            let said = said::<Proportions>(list);
+            let said = error_of::<Proportions>(list);
             assert!(
                 said.starts_with("want comma-separated numbers") && said.ends_with(&format!("got `{list}`"))
             );
         }
-        assert_eq!(said::<Int8>("fast"), "want auto, packed or floats, got `fast`");
-        assert_eq!(said::<GpuLayers>("some"), "want all, auto or one number of layers, got `some`");
-        assert_eq!(said::<MinBatch>("0"), "want auto, off or a number of rows from 1 on, got `0`");
-        assert!(said::<Resident>("many").starts_with("want auto, all, none, mapped or a number of layers"));
-        assert_eq!(said::<Numa>("near"), "want distribute, isolate or numactl, got `near`");
-        assert_eq!(said::<Profile>("yes"), "want true or events, got `yes`");
+        assert_eq!(error_of::<Int8>("fast"), "want auto, packed or floats, got `fast`");
+        assert_eq!(error_of::<GpuLayers>("some"), "want all, auto or one number of layers, got `some`");
+        assert_eq!(error_of::<MinBatch>("0"), "want auto, off or a number of rows from 1 on, got `0`");
+        assert!(
+            error_of::<Resident>("many").starts_with("want auto, all, none, mapped or a number of layers")
+        );
+        assert_eq!(error_of::<Numa>("near"), "want distribute, isolate or numactl, got `near`");
+        assert_eq!(error_of::<Profile>("yes"), "want true or events, got `yes`");
     }
 }

@@ -149,7 +149,7 @@ pub struct Matrices {
 
 /// Device that computes layers with weights outside GPU memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum Offload {
     /// The GPU, to which the weights are streamed.
     Stream,
     /// The CPU.
@@ -158,18 +158,18 @@ pub enum Way {
 
 impl Rates {
     /// Seconds of a step of `rows` rows.
-    pub fn seconds(&self, way: Way, m: &Matrices, rows: usize) -> f64 {
+    pub fn seconds(&self, offload: Offload, m: &Matrices, rows: usize) -> f64 {
         let ops = 2.0 * m.weights * rows as f64;
         let on_card = m.bytes / self.card_memory + ops / self.card_ops;
         let elsewhere = 1.0 - m.resident;
         // Steps that choose more experts than there are sort rows by expert, and read all experts.
         let chosen = (m.chosen * rows as f64).min(1.0) * m.experts;
-        match way {
-            Way::Stream if m.chosen * rows as f64 <= 1.0 => {
+        match offload {
+            Offload::Stream if m.chosen * rows as f64 <= 1.0 => {
                 (elsewhere * m.bytes / self.link).max(on_card) + chosen / self.link
             }
-            Way::Stream => ((elsewhere * m.bytes + m.experts) / self.link).max(on_card),
-            Way::Cpu => {
+            Offload::Stream => ((elsewhere * m.bytes + m.experts) / self.link).max(on_card),
+            Offload::Cpu => {
                 let of_host = (m.bytes / self.host_memory).max(ops / self.host_ops);
                 let of_experts = chosen / self.host_memory;
                 m.resident * on_card + elsewhere * of_host + of_experts + m.waits as f64 * self.wait
@@ -177,16 +177,17 @@ impl Rates {
         }
     }
 
-    /// The faster way for steps of `rows` rows, and its rows per second. Decoding has one row per sequence,
+    /// The faster offload for `rows` rows per step, and its rows per second. Decoding has one row per sequence,
     /// prefill the rows of a chunk.
-    pub fn best(&self, m: &Matrices, rows: usize) -> (Way, f64) {
-        let [stream, cpu] = [Way::Stream, Way::Cpu].map(|way| rows as f64 / self.seconds(way, m, rows));
-        if stream >= cpu { (Way::Stream, stream) } else { (Way::Cpu, cpu) }
+    pub fn best(&self, m: &Matrices, rows: usize) -> (Offload, f64) {
+        let [stream, cpu] =
+            [Offload::Stream, Offload::Cpu].map(|offload| rows as f64 / self.seconds(offload, m, rows));
+        if stream >= cpu { (Offload::Stream, stream) } else { (Offload::Cpu, cpu) }
     }
 
     /// Smallest number of rows up to `most` for which streaming is at least as fast, if any.
     pub fn break_even(&self, m: &Matrices, most: usize) -> Option<usize> {
-        let holds = |rows| self.seconds(Way::Stream, m, rows) <= self.seconds(Way::Cpu, m, rows);
+        let holds = |rows| self.seconds(Offload::Stream, m, rows) <= self.seconds(Offload::Cpu, m, rows);
         if holds(1) { Some(1) } else { first(most, holds) }
     }
 
@@ -194,8 +195,8 @@ impl Rates {
     /// gain nothing.
     pub fn hidden(&self, m: &Matrices, most: usize) -> Option<usize> {
         let resident = Matrices { resident: 1.0, ..*m };
-        let whole = |rows| self.seconds(Way::Stream, &resident, rows);
-        first(most, |rows| self.seconds(Way::Stream, m, rows) <= whole(rows))
+        let whole = |rows| self.seconds(Offload::Stream, &resident, rows);
+        first(most, |rows| self.seconds(Offload::Stream, m, rows) <= whole(rows))
     }
 }
 
@@ -235,25 +236,25 @@ mod tests {
     #[test]
     fn single_rows_are_bound_by_what_is_not_on_the_card() {
         let m = ternary(17.1e9, 1.0 - 5.9 / 17.1);
-        for (way, link, host_memory, want) in [
-            (Way::Stream, PCIE_4, 60e9, 4.3),
-            (Way::Stream, PCIE_5, 60e9, 9.6),
-            (Way::Cpu, PCIE_4, 60e9, 9.0),
-            (Way::Cpu, PCIE_4, 80e9, 11.5),
+        for (offload, link, host_memory, want) in [
+            (Offload::Stream, PCIE_4, 60e9, 4.3),
+            (Offload::Stream, PCIE_5, 60e9, 9.6),
+            (Offload::Cpu, PCIE_4, 60e9, 9.0),
+            (Offload::Cpu, PCIE_4, 80e9, 11.5),
         ] {
-            let got = 1.0 / rates(link, host_memory).seconds(way, &m, 1);
-            assert!(near(got, want), "{way:?} {link:e} {host_memory:e}: {got}, want {want}");
+            let got = 1.0 / rates(link, host_memory).seconds(offload, &m, 1);
+            assert!(near(got, want), "{offload:?} {link:e} {host_memory:e}: {got}, want {want}");
         }
-        assert_eq!(rates(PCIE_4, 60e9).best(&m, 1).0, Way::Cpu);
-        assert_eq!(rates(PCIE_5, 30e9).best(&m, 1).0, Way::Stream);
-        assert_eq!(rates(PCIE_4, 60e9).best(&m, 512).0, Way::Stream);
+        assert_eq!(rates(PCIE_4, 60e9).best(&m, 1).0, Offload::Cpu);
+        assert_eq!(rates(PCIE_5, 30e9).best(&m, 1).0, Offload::Stream);
+        assert_eq!(rates(PCIE_4, 60e9).best(&m, 512).0, Offload::Stream);
     }
 
     #[test]
     fn all_layers_streamed_one_by_one() {
         for (bytes, want) in [(0.52e9, [48.0, 107.0]), (1.62e9, [15.0, 35.0])] {
             for (link, want) in [PCIE_4, PCIE_5].into_iter().zip(want) {
-                let got = 1.0 / rates(link, 60e9).seconds(Way::Stream, &ternary(bytes, 0.0), 1);
+                let got = 1.0 / rates(link, 60e9).seconds(Offload::Stream, &ternary(bytes, 0.0), 1);
                 assert!(near(got, want), "{bytes:e} {link:e}: {got}, want {want}");
             }
         }
@@ -281,9 +282,9 @@ mod tests {
         let m = Matrices { waits: 160, ..ternary(17.1e9, 0.5) };
         let quick = rates(PCIE_4, 60e9);
         let slow = Rates { wait: 20e-6, ..quick };
-        let seconds = |rates: &Rates, way| rates.seconds(way, &m, 1);
-        assert!(near(seconds(&slow, Way::Cpu) - seconds(&quick, Way::Cpu), 3.2e-3));
-        assert_eq!(seconds(&slow, Way::Stream), seconds(&quick, Way::Stream));
+        let seconds = |rates: &Rates, offload| rates.seconds(offload, &m, 1);
+        assert!(near(seconds(&slow, Offload::Cpu) - seconds(&quick, Offload::Cpu), 3.2e-3));
+        assert_eq!(seconds(&slow, Offload::Stream), seconds(&quick, Offload::Stream));
     }
 
     /// The shape of Qwen3-30B-A3B at 4.5 bits per weight: 48 layers with 128 experts of 3 x 768 x 2048, 8 per
@@ -297,11 +298,11 @@ mod tests {
         for (link, want) in
             [(PCIE_4, 1.0 / (1.019 / 24.7 + 0.5 / 960.0)), (PCIE_5, 1.0 / (1.019 / 56.3 + 0.5 / 960.0))]
         {
-            let got = 1.0 / rates(link, 60e9).seconds(Way::Stream, &m, 1);
+            let got = 1.0 / rates(link, 60e9).seconds(Offload::Stream, &m, 1);
             assert!(near(got, want), "{link:e}: {got}, want {want}");
         }
         // Prefill copies all of them.
-        let prompt = rates(PCIE_4, 60e9).seconds(Way::Stream, &m, 512);
+        let prompt = rates(PCIE_4, 60e9).seconds(Offload::Stream, &m, 512);
         assert!(near(prompt, experts / PCIE_4), "{prompt}");
         // With a CPU that has half of the link's bandwidth, in all steps; with a faster CPU, only in steps
         // that copy.

@@ -102,7 +102,7 @@ pub(super) fn template_source(name: &str) -> Result<String, CliError> {
     if built_in(name).is_some() {
         return Ok(name.to_owned());
     }
-    input::of_file(Path::new(name)).map_err(|err| {
+    input::file(Path::new(name)).map_err(|err| {
         let unknown = crate::tokenizer::chat::ChatError::Unknown { found: name.to_owned() };
         format!("{unknown} ({err})").into()
     })

@@ -46,9 +46,9 @@ impl GrammarArgs {
     fn given(&self) -> Result<Option<Given>, CliError> {
         Ok(match self {
             Self { grammar: Some(text), .. } => Some(Given::Gbnf(text.clone())),
-            Self { grammar_file: Some(path), .. } => Some(Given::Gbnf(input::of_file(path)?)),
+            Self { grammar_file: Some(path), .. } => Some(Given::Gbnf(input::file(path)?)),
             Self { json_schema: Some(text), .. } => Some(Given::Schema(text.clone())),
-            Self { json_schema_file: Some(path), .. } => Some(Given::Schema(input::of_file(path)?)),
+            Self { json_schema_file: Some(path), .. } => Some(Given::Schema(input::file(path)?)),
             _ => None,
         })
     }

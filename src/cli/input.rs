@@ -40,7 +40,7 @@ pub fn verbatim(file: Option<&Path>, nothing_given: &'static str) -> Result<Stri
 ///
 /// # Errors
 /// A file that cannot be read or is not UTF-8.
-pub fn of_file(path: &Path) -> Result<String, CliError> {
+pub fn file(path: &Path) -> Result<String, CliError> {
     text(Some(path), "")
 }
 

@@ -82,7 +82,7 @@ fn feed(
 }
 
 fn read_sequences(path: &Path) -> Result<Vec<Vec<u32>>, CliError> {
-    let text = input::of_file(path)?;
+    let text = input::file(path)?;
     let mut sequences = Vec::new();
     for (index, line) in text.lines().enumerate() {
         let words = line.split(|c: char| c.is_whitespace() || c == ',').filter(|word| !word.is_empty());

@@ -256,12 +256,12 @@ pub fn in_process(flags: impl IntoIterator<Item = OsString>) -> Result<crate::se
     ctrl_c::be_guest();
     let command = ["sterna", "serve"].map(OsString::from);
     let args = normalise(command.into_iter().chain(flags));
-    let said = |told: clap::Error| {
+    let parse_error = |err: clap::Error| {
         let told = told.to_string();
         let said = told.split("\n\nUsage:").next().unwrap_or_default();
         said.strip_prefix("error: ").unwrap_or(said).trim_end().to_owned()
     };
-    let matches = LineParser::new().matches(args).map_err(said)?;
+    let matches = LineParser::new().matches(args).map_err(parse_error)?;
     let (_, given) = matches.subcommand().expect("`serve` is one");
     let command = serve::ServeArgs::augment_args(clap::Command::new("serve"));
     let groups = command.get_groups().filter(|group| serve::OF_LISTENERS.contains(&group.get_id().as_str()));
@@ -270,7 +270,7 @@ pub fn in_process(flags: impl IntoIterator<Item = OsString>) -> Result<crate::se
     if let Some(id) = groups.flat_map(|group| group.get_args()).find(is_given) {
         return Err(format!("--{}: there is no listener, and only one model", id.as_str().replace('_', "-")));
     }
-    let args = serve::ServeArgs::from_arg_matches(given).map_err(said)?;
+    let args = serve::ServeArgs::from_arg_matches(given).map_err(parse_error)?;
     args.in_process().map_err(|err| {
         let causes = std::iter::successors(Some(&*err as &dyn std::error::Error), |err| err.source());
         causes.map(names::with_flags).collect::<Vec<_>>().join(": ")

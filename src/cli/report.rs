@@ -78,7 +78,7 @@ pub fn load(
         loaded(&engine);
     }
     engine.tokenizer()?.notices().iter().for_each(|notice| names::note("note", notice));
-    let speculation = drafting.of(&engine)?;
+    let speculation = drafting.speculation(&engine)?;
     Ok(Generator { engine, cancel, speculation })
 }
 

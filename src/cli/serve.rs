@@ -138,7 +138,7 @@ impl ServeArgs {
             None => {
                 let sources = files.into_iter().map(|ModelFile { name, aliases, path }| {
                     let open = self.loader(Source::File(path.clone()), of_model.clone(), None);
-                    ModelSource { aliases, ..of_file(&path, ModelSource::new(&name, open)) }
+                    ModelSource { aliases, ..with_file(&path, ModelSource::new(&name, open)) }
                 });
                 Server::start_many(listener, options, companions, sources.collect())
             }
@@ -204,7 +204,7 @@ impl ServeArgs {
         let model = match source {
             Source::File(path) => {
                 let name = path.file_stem().map_or("model".into(), |stem| stem.to_string_lossy());
-                of_file(&path, ModelSource::once(&name, load))
+                with_file(&path, ModelSource::once(&name, load))
             }
             Source::Demo(bytes) => {
                 let parts = [demo::NAME.as_bytes(), env!("CARGO_PKG_VERSION").as_bytes()];
@@ -253,7 +253,7 @@ impl ServeArgs {
                 let engine = opened.load(&options)?;
                 engine.tokenizer()?.notices().iter().for_each(|notice| names::note("note", notice));
                 let sampler = sampling.options(&engine)?;
-                let speculation = drafting.of(&engine)?;
+                let speculation = drafting.speculation(&engine)?;
                 Ok(Loaded { engine, sampler, speculation })
             };
             Ok(Opened { bytes, load: Box::new(load) })
@@ -287,7 +287,7 @@ impl ServeArgs {
 }
 
 /// The model with the size of its file, and a digest of the file's path, size and time of change.
-fn of_file(path: &Path, model: ModelSource) -> ModelSource {
+fn with_file(path: &Path, model: ModelSource) -> ModelSource {
     let Ok(file) = path.metadata() else { return model };
     let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let time = file.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok()).unwrap_or_default();
@@ -304,7 +304,7 @@ mod tests {
     fn digest_follows_path_size_and_time() {
         let folder = tempfile::tempdir().unwrap();
         let digest = |name: &str| {
-            of_file(&folder.path().join(name), ModelSource::new("a", || Err("not opened".into()))).digest
+            with_file(&folder.path().join(name), ModelSource::new("a", || Err("not opened".into()))).digest
         };
         let no_file = digest("a.gguf");
         std::fs::write(folder.path().join("a.gguf"), "1").unwrap();

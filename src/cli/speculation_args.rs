@@ -137,7 +137,7 @@ impl Drafting {
     ///
     /// # Errors
     /// Same as [`DraftModel::new`].
-    pub fn of(&self, engine: &Engine) -> Result<Option<Arc<dyn Speculation>>, CliError> {
+    pub fn speculation(&self, engine: &Engine) -> Result<Option<Arc<dyn Speculation>>, CliError> {
         let (args, max) = (&self.args, self.args.max());
         Ok(match (&self.draft, args.spec_type()) {
             (Some(draft), _) => {

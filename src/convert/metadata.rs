@@ -59,7 +59,7 @@ pub fn write(
         set("attention.causal", Value::Bool(false));
     }
     let ranks = arch.globals.iter().any(|rule| rule.to == "cls.output.weight");
-    let pooling = if ranks { Some(Pooling::Rank) } else { pooling::of_folder(folder)? };
+    let pooling = if ranks { Some(Pooling::Rank) } else { pooling::read_folder(folder)? };
     if let Some(pooling) = pooling {
         set("pooling_type", Value::U32(pooling as u32));
     } else if sees_ahead {

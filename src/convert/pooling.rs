@@ -46,7 +46,7 @@ pub struct Dense {
 ///
 /// # Errors
 /// [`ConvertError::File`] for a module that is missing or corrupt, and for modes without a GGUF value.
-pub fn of_folder(folder: &Path) -> Result<Option<Pooling>, ConvertError> {
+pub fn read_folder(folder: &Path) -> Result<Option<Pooling>, ConvertError> {
     let Some(module) = modules(folder)?.into_iter().find(|module| module.kind == "Pooling") else {
         return Ok(None);
     };

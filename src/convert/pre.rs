@@ -111,7 +111,7 @@ mod tests {
 
     use super::*;
 
-    fn of(steps: &Json) -> Result<&'static str, String> {
+    fn name(steps: &Json) -> Result<&'static str, String> {
         pre_tokenizer(&json!({ "pre_tokenizer": steps })).map(PreTokenizer::name)
     }
 
@@ -128,37 +128,37 @@ mod tests {
             r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|",
             r"\s*[\r\n]+|\s+(?!\S)|\s+"
         );
-        assert_eq!(of(&split(llama)), Ok("llama-bpe"));
-        assert_eq!(of(&split(&llama.replace("{1,3}", ""))), Ok("qwen2"));
+        assert_eq!(name(&split(llama)), Ok("llama-bpe"));
+        assert_eq!(name(&split(&llama.replace("{1,3}", ""))), Ok("qwen2"));
         let qwen35 = concat!(
             r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}|",
             r" ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
         );
-        assert_eq!(of(&split(qwen35)), Ok("qwen35"));
+        assert_eq!(name(&split(qwen35)), Ok("qwen35"));
         let gpt_4o = concat!(
             r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+",
             r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+",
             r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}|",
             r" ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
         );
-        assert_eq!(of(&split(gpt_4o)), Ok("gpt-4o"));
+        assert_eq!(name(&split(gpt_4o)), Ok("gpt-4o"));
         let tekken = concat!(
             r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|",
             r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}|",
             r" ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
         );
-        assert_eq!(of(&split(tekken)), Ok("tekken"));
+        assert_eq!(name(&split(tekken)), Ok("tekken"));
         let byte_level = json!({"type": "ByteLevel", "add_prefix_space": false, "use_regex": true});
-        assert_eq!(of(&byte_level), Ok("gpt-2"));
+        assert_eq!(name(&byte_level), Ok("gpt-2"));
         let digits = json!({"type": "Digits", "individual_digits": true});
         let smollm = json!({"type": "Sequence", "pretokenizers": [digits, byte_level]});
-        assert_eq!(of(&smollm), Ok("smollm"));
+        assert_eq!(name(&smollm), Ok("smollm"));
         let punctuation = json!({"type": "Punctuation", "behavior": "Contiguous"});
         let three = json!({"type": "Split", "pattern": {"Regex": "[0-9][0-9][0-9]"}, "behavior": "Isolated"});
         let falcon = json!({"type": "Sequence", "pretokenizers": [punctuation, byte_level, three]});
-        assert_eq!(of(&falcon), Ok("falcon"));
+        assert_eq!(name(&falcon), Ok("falcon"));
         let falcon_e = json!({"type": "Sequence", "pretokenizers": [punctuation, byte_level, digits]});
-        assert_eq!(of(&falcon_e), Ok("falcon_e"));
+        assert_eq!(name(&falcon_e), Ok("falcon_e"));
         // Llama 3's expression without `ignore_merges`.
         let with =
             |ignores: bool| json!({"pre_tokenizer": split(llama), "model": {"ignore_merges": ignores}});
@@ -175,7 +175,7 @@ mod tests {
         let east = "[一-龥ࠀ-一가-\u{d7ff}]+";
         let letters =
             [one("[\r\n]"), one(r"\s?\p{L}+"), one(r"\s?\p{P}+"), one(east), digits.clone(), bytes.clone()];
-        assert_eq!(of(&sequence(&letters)), Ok("deepseek-coder"));
+        assert_eq!(name(&sequence(&letters)), Ok("deepseek-coder"));
         let main = concat!(
             "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|",
             "[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+|",
@@ -183,28 +183,28 @@ mod tests {
         );
         let kana = "[一-龥\u{3040}-ゟ゠-ヿ]+";
         let v3 = [one(r"\p{N}{1,3}"), one(kana), one(main), bytes.clone()];
-        assert_eq!(of(&sequence(&v3)), Ok("deepseek-v3"));
+        assert_eq!(name(&sequence(&v3)), Ok("deepseek-v3"));
         let bloom = one(r" ?[^(\s|[.,!?…。，、।۔،])]+");
-        assert_eq!(of(&sequence(&[bloom.clone(), bytes.clone()])), Ok("poro-chat"));
-        assert_eq!(of(&sequence(&[bloom, digits, bytes])), Ok("viking"));
+        assert_eq!(name(&sequence(&[bloom.clone(), bytes.clone()])), Ok("poro-chat"));
+        assert_eq!(name(&sequence(&[bloom, digits, bytes])), Ok("viking"));
         let seed = concat!(
             r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+|",
             r"\s*[\r\n]+|\s+(?!\S)|\s+"
         );
-        assert_eq!(of(&split(seed)), Ok("seed-coder"));
+        assert_eq!(name(&split(seed)), Ok("seed-coder"));
         // An expression for the end of a text is not one for any place.
-        assert!(of(&split(r"\s+")).is_err());
+        assert!(name(&split(r"\s+")).is_err());
     }
 
     #[test]
     fn anything_else_is_an_error_that_shows_it() {
-        let said = of(&split(r"\w+|\W+")).unwrap_err();
+        let said = name(&split(r"\w+|\W+")).unwrap_err();
         assert!(said.contains(r"\w+|\W+") && said.contains("llama-bpe"), "{said}");
         let prefixed = json!({"type": "ByteLevel", "add_prefix_space": true, "use_regex": true});
-        assert!(of(&prefixed).unwrap_err().contains("adds a space"));
-        assert!(of(&Json::Null).unwrap_err().contains("tokenizer.model"));
-        assert!(of(&json!({"type": "BertPreTokenizer"})).unwrap_err().contains("BertPreTokenizer"));
+        assert!(name(&prefixed).unwrap_err().contains("adds a space"));
+        assert!(name(&Json::Null).unwrap_err().contains("tokenizer.model"));
+        assert!(name(&json!({"type": "BertPreTokenizer"})).unwrap_err().contains("BertPreTokenizer"));
         let merged = json!({"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious"});
-        assert!(of(&merged).unwrap_err().contains("MergedWithPrevious"));
+        assert!(name(&merged).unwrap_err().contains("MergedWithPrevious"));
     }
 }

@@ -114,7 +114,7 @@ impl Shape {
     }
 
     /// Length of a dimension.
-    pub fn of(&self, dim: Dim) -> usize {
+    pub fn len(&self, dim: Dim) -> usize {
         let of_delta = |of: fn(&Hybrid) -> usize| self.hybrid.as_ref().map_or(0, of);
         match dim {
             Dim::Vocab => self.vocab,
@@ -127,9 +127,9 @@ impl Shape {
             Dim::Experts => self.experts.map_or(0, |(n, _, _)| n),
             Dim::ExpertFfn => self.experts.map_or(0, |(_, _, ffn)| ffn),
             Dim::Positions => self.n_ctx,
-            Dim::ExpertGateUp => 2 * self.of(Dim::ExpertFfn),
+            Dim::ExpertGateUp => 2 * self.len(Dim::ExpertFfn),
             Dim::SharedFfn => of_delta(|hybrid| hybrid.shared_ffn.unwrap_or(0)),
-            Dim::QGate => 2 * self.of(Dim::Q),
+            Dim::QGate => 2 * self.len(Dim::Q),
             Dim::DeltaHeads => of_delta(|hybrid| hybrid.n_heads),
             Dim::DeltaHead => of_delta(|hybrid| hybrid.head_dim),
             Dim::DeltaValues => of_delta(|hybrid| hybrid.n_heads * hybrid.head_dim),

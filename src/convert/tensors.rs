@@ -291,7 +291,7 @@ impl Planner<'_, '_> {
         to: String,
         parts: Vec<(String, Tensor)>,
     ) -> Result<OutputTensor, ConvertError> {
-        let dims: Vec<usize> = rule.shape.iter().map(|dim| self.shape.of(*dim)).collect();
+        let dims: Vec<usize> = rule.shape.iter().map(|dim| self.shape.len(*dim)).collect();
         let elem = parts.first().map_or(Elem::F32, |(_, part)| part.elem);
         let is_packed = rule.linear && elem == Elem::U8 && dims.len() == 2;
         let mut want = dims.clone();

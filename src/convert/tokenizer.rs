@@ -113,7 +113,7 @@ pub fn write(
         let is_known = request.pre.is_some() || request.config.class()? == "GPT2LMHeadModel";
         two_files::tokenizer(folder, &settings, is_known)?
     } else if is_older && lines.is_file() {
-        wordpiece::of_lines(&lines, &settings)?
+        wordpiece::tokenizer_json(&lines, &settings)?
     } else {
         optional(&json)?
     };

@@ -29,7 +29,7 @@ pub fn is_wordpiece(tokenizer: &Json) -> bool {
 ///
 /// # Errors
 /// [`ConvertError::File`] if it cannot be read.
-pub fn of_lines(path: &Path, settings: &Json) -> Result<Json, ConvertError> {
+pub fn tokenizer_json(path: &Path, settings: &Json) -> Result<Json, ConvertError> {
     let text = std::fs::read_to_string(path).map_err(|err| ConvertError::file(path, err))?;
     let tokens = text.lines().map(|line| line.trim_end_matches('\r'));
     let vocab: serde_json::Map<String, Json> =

@@ -16,7 +16,7 @@ pub enum Fault {
 }
 
 /// Maximum number of weight names in a message.
-const MOST_NAMES: usize = 8;
+const MAX_NAMES: usize = 8;
 
 /// No token can be sampled: a logit is NaN or infinite, or all are minus infinity.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,9 +54,9 @@ impl fmt::Display for BrokenLogits {
                 )?;
                 match &weights[..] {
                     [] => f.write_str("the keys and values up to there"),
-                    weights if weights.len() <= MOST_NAMES => f.write_str(&weights.join(", ")),
+                    weights if weights.len() <= MAX_NAMES => f.write_str(&weights.join(", ")),
                     weights => {
-                        let (named, others) = weights.split_at(MOST_NAMES);
+                        let (named, others) = weights.split_at(MAX_NAMES);
                         write!(f, "{} and {} more weights", named.join(", "), others.len())
                     }
                 }

@@ -224,10 +224,10 @@ impl Runner {
     }
 
     /// Called after the draft of `seq` was verified: releases the pages of rejected rows.
-    pub fn settle(&mut self, seq: &mut Sequence) {
+    pub fn finish_draft(&mut self, seq: &mut Sequence) {
         seq.draft.clear();
         let Some(slot) = seq.slot else { return };
-        let at = self.pages.stands_at(slot, seq.cached);
+        let at = self.pages.resume_position(slot, seq.cached);
         (seq.again, seq.cached) = (seq.cached - at, at);
         self.pages.release_stale(slot, seq.cached);
         self.trim(seq);

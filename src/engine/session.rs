@@ -332,7 +332,7 @@ impl Session {
             }
             seq.sampler.accept(token);
         }
-        runner.settle(seq);
+        runner.finish_draft(seq);
         Ok(seq.picked.expect("the first row samples a token"))
     }
 

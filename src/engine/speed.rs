@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use sterna_backend::DeviceMemory;
 pub use sterna_backend::rates::HostRates;
-use sterna_backend::rates::{Matrices, Rates, Way};
+use sterna_backend::rates::{Matrices, Offload, Rates};
 use sterna_program::{Cost, PageTable, Program, Row, Step};
 
 /// Upper bound on the tokens per second of a model on one GPU that computes all of its layers: by memory
@@ -91,7 +91,7 @@ impl SpeedWithHost {
             host_ops: host.ops,
             wait: 0.0,
         };
-        let decode = 1.0 / rates.seconds(Way::Cpu, &m, 1);
+        let decode = 1.0 / rates.seconds(Offload::Cpu, &m, 1);
         Some(Self { host, decode, min_batch: rates.break_even(&m, p.limits.rows) })
     }
 }

@@ -77,7 +77,7 @@ impl Engine {
             write_pages(&mut *self.runner()?, session.slot(), i, *kinds, &mut bytes, &mut from)?;
         }
         from.check()?;
-        let cached = self.runner()?.pages.stands_at(session.slot(), tokens.len());
+        let cached = self.runner()?.pages.resume_position(session.slot(), tokens.len());
         Ok(session.of_pages(&tokens, cached))
     }
 

@@ -16,7 +16,9 @@ use super::matching::Matching;
 use super::text::Text;
 use super::vocabulary::Vocabulary;
 use super::workers::Workers;
-use super::{GrammarError, Limits, Source, Space, at_most, caught, effort, gbnf, numbers, quote, said};
+use super::{
+    GrammarError, Limits, Source, Space, at_most, caught, effort, gbnf, numbers, parser_message, quote,
+};
 use sterna_engine::{Constraint, Grammar};
 use sterna_tokenizer::Tokenizer;
 
@@ -24,12 +26,12 @@ use sterna_tokenizer::Tokenizer;
 /// chain of references takes about 10 KiB per link, and a stack overflow would abort the process.
 const STACK_BYTES: usize = 256 << 20;
 /// Number of grammars that may be compiled at a time, including timed-out ones whose threads still run.
-const MOST_THREADS: usize = 4;
+const MAX_THREADS: usize = 4;
 /// Maximum number of states of the lexer's automaton, 1 to 2 kB each.
-const MOST_LEXER_STATES: usize = 20_000;
+const MAX_LEXER_STATES: usize = 20_000;
 /// Maximum number of rules that may apply at one position: a choice of 200 objects with 30 optional
 /// properties each has 6000.
-const MOST_ITEMS_IN_ROW: usize = 10_000;
+const MAX_ITEMS_IN_ROW: usize = 10_000;
 
 /// Compiles grammars for one vocabulary. Clones share the data built for it, which happens at the first
 /// grammar.
@@ -174,14 +176,14 @@ impl Ready {
             let trie = vocabulary.trie()?;
             let slices = SlicedBiasComputer::general_slices();
             ParserFactory::new(&trie, InferenceCapabilities::default(), &slices)
-                .map_err(|err| GrammarError::Vocabulary(said(&err.to_string())))
+                .map_err(|err| GrammarError::Vocabulary(parser_message(&err.to_string())))
         }));
         let wrong = || GrammarError::Vocabulary("its tokens cannot be put into a trie".to_owned());
         let mut factory = built.map_err(|_| wrong())??;
         factory.quiet();
         let limits = factory.limits_mut();
-        limits.max_lexer_states = MOST_LEXER_STATES;
-        limits.max_items_in_row = MOST_ITEMS_IN_ROW;
+        limits.max_lexer_states = MAX_LEXER_STATES;
+        limits.max_items_in_row = MAX_ITEMS_IN_ROW;
         limits.verbose_errors = false;
         Ok(Self { factory, workers: Arc::new(Workers::new()) })
     }
@@ -219,7 +221,7 @@ impl Ready {
         });
         let matcher = Matcher::new(Ok(parser.map_err(GrammarError::Invalid)?)).into_cancellable();
         match matcher.get_error() {
-            Some(err) => Err(GrammarError::Invalid(said(&err))),
+            Some(err) => Err(GrammarError::Invalid(parser_message(&err))),
             None => Ok(matcher),
         }
     }
@@ -230,9 +232,9 @@ struct Permit(Arc<Shared>);
 
 impl Permit {
     fn new(shared: &Arc<Shared>) -> Result<Self, GrammarError> {
-        if shared.n_running.fetch_add(1, Ordering::Relaxed) >= MOST_THREADS {
+        if shared.n_running.fetch_add(1, Ordering::Relaxed) >= MAX_THREADS {
             shared.n_running.fetch_sub(1, Ordering::Relaxed);
-            return Err(GrammarError::Busy(MOST_THREADS));
+            return Err(GrammarError::Busy(MAX_THREADS));
         }
         Ok(Self(Arc::clone(shared)))
     }
@@ -305,7 +307,7 @@ mod tests {
 
     #[test]
     fn only_what_went_wrong_is_said() {
-        assert_eq!(said("no rule\n<state>\nTokens"), "no rule");
-        assert_eq!(said("panic: assertion\n<backtrace>\n1: x\n</backtrace>"), "assertion");
+        assert_eq!(parser_message("no rule\n<state>\nTokens"), "no rule");
+        assert_eq!(parser_message("panic: assertion\n<backtrace>\n1: x\n</backtrace>"), "assertion");
     }
 }

@@ -15,12 +15,12 @@ use llguidance::earley::lexerspec::LexerSpec;
 use super::{GrammarError, at_most};
 
 /// Largest number of expressions and alternatives in the derivatives of a grammar by one byte.
-const MOST_ALTERNATIVES: f64 = 2e6;
+const MAX_ALTERNATIVES: f64 = 2e6;
 /// Largest number of combinations of the alternatives of intersected expressions.
-pub const MOST_COMBINATIONS: f64 = 2e5;
+pub const MAX_COMBINATIONS: f64 = 2e5;
 
 /// Largest number of classes of Unicode characters in a grammar: each has up to a thousand expressions.
-const MOST_UNICODE_CLASSES: usize = 500;
+const MAX_UNICODE_CLASSES: usize = 500;
 
 /// Kinds of expressions; the parser does not export their names.
 const NO_TEXT: [u8; 2] = [1, 2];
@@ -43,7 +43,7 @@ pub fn check_classes<'t>(texts: impl Iterator<Item = &'t str>) -> Result<(), Gra
         let classes = ["\\p", "\\P", "\\w", "\\W"].into_iter().chain(ignores_case.then_some("["));
         classes.map(|class| text.matches(class).count()).sum::<usize>()
     });
-    at_most("classes of Unicode characters", n.sum(), MOST_UNICODE_CLASSES)
+    at_most("classes of Unicode characters", n.sum(), MAX_UNICODE_CLASSES)
 }
 
 /// Reason why a lexer takes too much work.
@@ -106,7 +106,7 @@ impl Work {
 
     /// True if a derivative takes too much work, even without intersections.
     pub fn is_too_much(&self) -> bool {
-        self.alternatives > MOST_ALTERNATIVES
+        self.alternatives > MAX_ALTERNATIVES
     }
 }
 

@@ -177,21 +177,21 @@ fn at_most(what: &'static str, got: usize, most: usize) -> Result<(), GrammarErr
 fn caught<R, E: Display>(read: impl FnOnce() -> Result<R, E>) -> Result<R, String> {
     let read = panic_utils::catch_unwind(AssertUnwindSafe(|| Ok(read())));
     let read = read.map_err(|err| err.to_string()).and_then(|read| read.map_err(|err| err.to_string()));
-    read.map_err(|err| said(&err))
+    read.map_err(|err| parser_message(&err))
 }
 
 /// Longest message of the parser, in characters.
-const MOST_SAID: usize = 500;
+const MAX_MESSAGE_CHARS: usize = 500;
 
 /// Message of the parser, without the state and backtrace that it appends.
-fn said(text: &str) -> String {
+fn parser_message(text: &str) -> String {
     let text = text.split("\n<").next().unwrap_or_default();
     let text = text.strip_prefix("panic: ").unwrap_or(text).trim();
     if text.starts_with("assertion failed: grammar.symbols.len()") {
         return "it has too many rules: at most 65525 are allowed, several for each property".to_owned();
     }
     // It quotes the whole wrong line, however long.
-    match text.char_indices().nth(MOST_SAID) {
+    match text.char_indices().nth(MAX_MESSAGE_CHARS) {
         Some((end, _)) => format!("{} …", &text[..end]),
         None => text.to_owned(),
     }

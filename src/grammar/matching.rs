@@ -9,7 +9,7 @@ use std::time::Duration;
 use llguidance::{CancellationHandle, Matcher};
 
 use super::workers::{Workers, is_fast};
-use super::{Limits, said};
+use super::{Limits, parser_message};
 use sterna_engine::{Constraint, ConstraintError, TokenMask};
 use sterna_host::clock::Instant;
 
@@ -110,7 +110,8 @@ impl Matching {
                 let followed = token.map_or(Ok(()), |token| matcher.consume_token(token));
                 let mask = followed.and_then(|()| matcher.compute_mask_or_eos());
                 lock(&wake.0).took = Some(begun.elapsed());
-                let words = mask.map(|mask| mask.as_slice().to_vec()).map_err(|err| said(&err.to_string()));
+                let words =
+                    mask.map(|mask| mask.as_slice().to_vec()).map_err(|err| parser_message(&err.to_string()));
                 // The sequence may have ended in the meantime.
                 let _ = send.send((matcher, words));
             }),
@@ -160,7 +161,7 @@ impl Matching {
         progress.cancel.iter().for_each(CancellationHandle::cancel);
     }
 
-    fn settle(&mut self) -> Result<&mut Matcher, ConstraintError> {
+    fn wait_for_mask(&mut self) -> Result<&mut Matcher, ConstraintError> {
         while let State::Working(made) = &self.state {
             let made = made.recv_timeout(self.time_left());
             self.take(made);
@@ -212,19 +213,19 @@ impl Constraint for Matching {
         }
         std::task::ready!(self.poll_mask(context));
         self.is_accepting = false;
-        Poll::Ready(self.settle().map(|_| ()))
+        Poll::Ready(self.wait_for_mask().map(|_| ()))
     }
 
     fn mask(&mut self) -> Result<&TokenMask, ConstraintError> {
-        self.settle()?;
+        self.wait_for_mask()?;
         Ok(&self.mask)
     }
 
     fn accept(&mut self, token: u32) -> Result<(), ConstraintError> {
         self.check(token)?;
-        let matcher = self.settle()?;
+        let matcher = self.wait_for_mask()?;
         if let Err(err) = matcher.consume_token(token) {
-            let err = ConstraintError::Failed(said(&err.to_string()));
+            let err = ConstraintError::Failed(parser_message(&err.to_string()));
             self.state = State::Failed(err.clone());
             return Err(err);
         }

@@ -12,9 +12,9 @@ use std::collections::HashMap;
 use super::GrammarError;
 
 /// Longest expression, in bytes.
-const MOST_BYTES: usize = 32 << 10;
+const MAX_BYTES: usize = 32 << 10;
 /// Deepest nesting of brackets and rules.
-const MOST_DEPTH: usize = 200;
+const MAX_DEPTH: usize = 200;
 
 /// Terminals of Lark's library, as regular expressions.
 const COMMON: &[(&str, &str)] = &[
@@ -198,8 +198,8 @@ impl Grammar {
     /// Writes the expression of a node. Outside a terminal, ignored text may follow each terminal.
     fn write(&mut self, node: &Node, in_terminal: bool) -> Result<String, GrammarError> {
         self.depth += 1;
-        if self.depth > MOST_DEPTH {
-            return Err(too_large("levels of brackets and rules", self.depth, MOST_DEPTH));
+        if self.depth > MAX_DEPTH {
+            return Err(too_large("levels of brackets and rules", self.depth, MAX_DEPTH));
         }
         let skip = if in_terminal { String::new() } else { self.skip.clone() };
         let written = match node {
@@ -219,8 +219,8 @@ impl Grammar {
         for (i, node) in nodes.iter().enumerate() {
             joined += if i > 0 { between } else { "" };
             joined += &self.write(node, in_terminal)?;
-            if joined.len() > MOST_BYTES {
-                return Err(too_large("bytes as a regular expression", joined.len(), MOST_BYTES));
+            if joined.len() > MAX_BYTES {
+                return Err(too_large("bytes as a regular expression", joined.len(), MAX_BYTES));
             }
         }
         Ok(joined)
@@ -365,8 +365,8 @@ impl Parser {
 
     fn choice(&mut self) -> Result<Node, GrammarError> {
         self.depth += 1;
-        if self.depth > MOST_DEPTH {
-            return Err(too_large("levels of brackets and rules", self.depth, MOST_DEPTH));
+        if self.depth > MAX_DEPTH {
+            return Err(too_large("levels of brackets and rules", self.depth, MAX_DEPTH));
         }
         self.take("|");
         let mut nodes = vec![self.sequence()?];

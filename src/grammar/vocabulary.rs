@@ -10,11 +10,11 @@ use sterna_tokenizer::Tokenizer;
 
 /// Longest token in bytes; the trie stores distances to the parent node in 10 bits. Longer tokens are never
 /// chosen.
-const MOST_TOKEN_BYTES: usize = 1000;
+const MAX_TOKEN_BYTES: usize = 1000;
 /// Maximum number of nodes of the trie, a 22-bit count.
-const MOST_NODES: usize = (1 << 22) - 2;
+const MAX_NODES: usize = (1 << 22) - 2;
 /// Maximum number of tokens, a 24-bit count.
-const MOST_TOKENS: usize = 0xff_fffe;
+const MAX_TOKENS: usize = 0xff_fffe;
 
 /// Bytes of every token, and the tokens that end a text.
 #[derive(Debug)]
@@ -35,7 +35,7 @@ impl Vocabulary {
         let word = |id: u32| {
             let bytes = tokenizer.token_bytes(id);
             let is_special = tokenizer.is_special(id) || tokenizer.is_eog(id);
-            let fits = !bytes.is_empty() && bytes.len() <= MOST_TOKEN_BYTES;
+            let fits = !bytes.is_empty() && bytes.len() <= MAX_TOKEN_BYTES;
             match (fits, is_special) {
                 (false, _) => Vec::new(),
                 (true, true) => [&[TokTrie::SPECIAL_TOKEN_MARKER], bytes].concat(),
@@ -65,12 +65,12 @@ impl Vocabulary {
     pub fn trie(&self) -> Result<TokEnv, GrammarError> {
         let wrong = |what: String| Err(GrammarError::Vocabulary(what));
         let n_tokens = self.words.len();
-        if n_tokens > MOST_TOKENS {
-            return wrong(format!("it has {n_tokens} tokens, at most {MOST_TOKENS} are supported"));
+        if n_tokens > MAX_TOKENS {
+            return wrong(format!("it has {n_tokens} tokens, at most {MAX_TOKENS} are supported"));
         }
         let n_nodes = self.n_nodes();
-        if n_nodes > MOST_NODES {
-            return wrong(format!("its trie has {n_nodes} nodes, at most {MOST_NODES} are supported"));
+        if n_nodes > MAX_NODES {
+            return wrong(format!("its trie has {n_nodes} nodes, at most {MAX_NODES} are supported"));
         }
         let eos = self.ends.first().copied().unwrap_or(toktrie::INVALID_TOKEN);
         let trie = TokTrie::from(&TokRxInfo::new(n_tokens as u32, eos), &self.words);

@@ -10,9 +10,9 @@ use std::time::Duration;
 
 /// Maximum number of threads. A mask takes a tenth of a millisecond, so one thread keeps up with a CPU; GPU
 /// steps with many constrained sequences need more.
-const MOST: usize = 4;
+const MAX_WORKERS: usize = 4;
 /// Minimum number of threads: one of them is for fast masks only.
-const LEAST: usize = 3;
+const MIN_WORKERS: usize = 3;
 /// Stack of a thread. Its pages are allocated as they are used.
 const STACK_BYTES: usize = 16 << 20;
 /// Masks of a sequence are slow if its last one took longer than this.
@@ -73,7 +73,7 @@ impl Workers {
     /// Starts one thread per processor, but at least three and at most four.
     pub fn new() -> Self {
         let queue = Arc::new(Queue::default());
-        let wanted = thread::available_parallelism().map_or(1, usize::from).clamp(LEAST, MOST);
+        let wanted = thread::available_parallelism().map_or(1, usize::from).clamp(MIN_WORKERS, MAX_WORKERS);
         let start = |i: usize| {
             let queue = Arc::clone(&queue);
             let name = format!("mask-{i}");
@@ -138,7 +138,7 @@ mod tests {
         let (ended, ends) = channel();
         let (release, held) = channel::<()>();
         let held = Arc::new(Mutex::new(held));
-        for i in 0..2 * MOST {
+        for i in 0..2 * MAX_WORKERS {
             let (held, ended) = (Arc::clone(&held), ended.clone());
             let wait = move || {
                 let _ = held.lock().unwrap().recv();
@@ -149,6 +149,6 @@ mod tests {
         workers.run(Some(Duration::ZERO), Box::new(move || ended.send("fast").unwrap()));
         assert_eq!(ends.recv(), Ok("fast"));
         drop(release);
-        assert_eq!(ends.iter().collect::<Vec<_>>(), ["slow"; 2 * MOST]);
+        assert_eq!(ends.iter().collect::<Vec<_>>(), ["slow"; 2 * MAX_WORKERS]);
     }
 }

@@ -9,8 +9,8 @@ use super::http::{About, Client, Fault, encoded, join};
 use super::names::{Repo, is_commit, is_hex};
 
 /// Maximum bytes of one answer, and maximum pages of one list.
-const MOST_BYTES: u64 = 64 << 20;
-const MOST_PAGES: usize = 1000;
+const MAX_BYTES: u64 = 64 << 20;
+const MAX_PAGES: usize = 1000;
 
 /// A file of a repository.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,7 +46,7 @@ pub(super) fn files(client: &Client, repo: &Repo, commit: &str) -> Result<Vec<Re
     let repo = repo.to_string();
     let wrong = |why: &str| HubError::Answer { host: client.host(), why: why.to_owned() };
     let mut files = Vec::new();
-    for _ in 0..MOST_PAGES {
+    for _ in 0..MAX_PAGES {
         let (page, next) = json(client, &url, About { repo: &repo, revision: commit, file: None })?;
         let entries = page.as_array().ok_or_else(|| wrong("a list of files was expected"))?;
         for entry in entries.iter().filter(|entry| entry.get("type").and_then(Value::as_str) == Some("file"))
@@ -92,7 +92,7 @@ fn json_once(client: &Client, url: &str, about: About<'_>) -> Result<(Value, Opt
     let mut answer = client.check(client.get(url, None)?, about)?;
     let next = answer.headers.get_all("link").iter().filter_map(|link| next_page(link.to_str().ok()?)).next();
     let mut bytes = Vec::new();
-    let read = answer.body.as_reader().take(MOST_BYTES).read_to_end(&mut bytes);
+    let read = answer.body.as_reader().take(MAX_BYTES).read_to_end(&mut bytes);
     read.map_err(|err| client.broken(&answer.host, &err))?;
     let why = |err| HubError::Answer { host: answer.host.clone(), why: format!("JSON was expected: {err}") };
     Ok((serde_json::from_slice(&bytes).map_err(why)?, next))

@@ -15,7 +15,7 @@ use super::error::HubError;
 use super::options::{HubOptions, Token};
 
 /// Maximum number of redirects.
-const MOST_REDIRECTS: usize = 10;
+const MAX_REDIRECTS: usize = 10;
 /// Longest pause before a retry that a server may request.
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 /// Error of a connection on which nothing arrived for [`HubOptions::silence`].
@@ -99,7 +99,7 @@ impl Answer {
     }
 
     /// Error message of the server: its header for that, or the beginning of a text body.
-    fn said(&mut self) -> String {
+    fn error_message(&mut self) -> String {
         let said = match self.header("x-error-message") {
             Some(said) => said.to_owned(),
             None => {
@@ -186,7 +186,7 @@ impl Client {
     pub(super) fn get(&self, url: &str, range: Option<&str>) -> Result<Answer, Fault> {
         let mut url = url.to_owned();
         let mut linked_etag = None;
-        for _ in 0..=MOST_REDIRECTS {
+        for _ in 0..=MAX_REDIRECTS {
             self.check_stopped()?;
             let of_hub = origin(&url).as_deref() == Some(&self.origin);
             let mut request = self.agent.get(&url);
@@ -215,7 +215,7 @@ impl Client {
             }
             url = to;
         }
-        let why = format!("more than {MOST_REDIRECTS} redirects");
+        let why = format!("more than {MAX_REDIRECTS} redirects");
         Err(HubError::Answer { host: host(&url), why }.into())
     }
 
@@ -267,7 +267,7 @@ impl Client {
             return Ok(answer);
         }
         // A message of another host may contain parts of the signed URL.
-        let said = if answer.of_hub { answer.said() } else { String::new() };
+        let said = if answer.of_hub { answer.error_message() } else { String::new() };
         let said = self.token.as_ref().map_or_else(|| said.clone(), |token| token.hide(&said));
         let (repo, has_token) = (about.repo.to_owned(), self.token.is_some());
         let (status, host) = (answer.status, answer.host.clone());

@@ -218,7 +218,7 @@ impl Imatrix {
     }
 
     /// Mean square of each input column of a weight, one matrix after the other.
-    pub fn of(&self, name: &str) -> Option<&[f32]> {
+    pub fn importance(&self, name: &str) -> Option<&[f32]> {
         self.entries.get(name).map(|entry| entry.means.as_slice())
     }
 

@@ -397,7 +397,7 @@ fn wanted(
         }
     }
     if let Some(imatrix) = &options.imatrix
-        && !infos.iter().any(|info| imatrix.of(&info.name).is_some())
+        && !infos.iter().any(|info| imatrix.importance(&info.name).is_some())
     {
         return Err(QuantizeError::Foreign { n_entries: imatrix.len() });
     }
@@ -476,7 +476,7 @@ impl Target {
             && ty.weighs()
         {
             let matrices: usize = info.dims.iter().rev().skip(2).product();
-            importance = imatrix.of(&info.name).map(<[f32]>::to_vec);
+            importance = imatrix.importance(&info.name).map(<[f32]>::to_vec);
             match &importance {
                 Some(found) if found.len() != matrices * cols => {
                     let (name, want, got) = (info.name.clone(), matrices * cols, found.len());

@@ -12,7 +12,7 @@ pub use super::constraints::Constraints;
 pub use super::engine_thread::model;
 pub use super::error::ApiError;
 pub use super::fields::Fields;
-pub use super::handover::{COMPUTED_HERE, ExportedPrompts, Handed, KEY_BYTES, Key, Ticket};
+pub use super::handover::{COMPUTED_HERE, ExportedPrompts, KEY_BYTES, Key, Ticket, TransferredPages};
 pub use super::http::connection::FIRST_HEAD;
 pub use super::http::guard::{Client, client};
 pub use super::http::places::{Doing, Peer, Place, Places};

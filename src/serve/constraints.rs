@@ -35,7 +35,7 @@ pub struct Constraints {
 }
 
 /// Maximum lines logged about keywords of a request's schemas that are not enforced.
-const MOST_LOGGED: usize = 20;
+const MAX_LOGGED: usize = 20;
 
 /// Path of the field, and its grammar.
 type Found = (String, Source);
@@ -321,9 +321,9 @@ impl Constraints {
         match served.grammars().compile_with(&source, self.space) {
             Ok(compiled) => {
                 let notes = compiled.notes();
-                notes.iter().take(MOST_LOGGED).for_each(|note| tracing::warn!("`{name}`: {note:.400}"));
-                if notes.len() > MOST_LOGGED {
-                    tracing::warn!("`{name}`: {} more like these", notes.len() - MOST_LOGGED);
+                notes.iter().take(MAX_LOGGED).for_each(|note| tracing::warn!("`{name}`: {note:.400}"));
+                if notes.len() > MAX_LOGGED {
+                    tracing::warn!("`{name}`: {} more like these", notes.len() - MAX_LOGGED);
                 }
                 options.grammar = Some(Arc::new(compiled));
             }

@@ -53,7 +53,7 @@ fn spawn(app: &Arc<App>, at: usize) -> io::Result<JoinHandle<()>> {
                 return app.models.failed(at, &format!("the model `{model}` could not be loaded: {why}"));
             }
             Ok(Err(err)) => ServeError::Load(err),
-            Err(panic) => ServeError::Panicked(said(&*panic)),
+            Err(panic) => ServeError::Panicked(panic_message(&*panic)),
         };
         app.models.failed(at, "the engine has stopped");
         app.fail(failure);
@@ -61,7 +61,7 @@ fn spawn(app: &Arc<App>, at: usize) -> io::Result<JoinHandle<()>> {
 }
 
 /// Message of a panic.
-fn said(panic: &(dyn Any + Send)) -> String {
+fn panic_message(panic: &(dyn Any + Send)) -> String {
     let said = panic.downcast_ref::<String>().map(String::as_str);
     said.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message").to_owned()
 }

@@ -190,29 +190,29 @@ impl Write for Bounded {
 
 /// Pages from another server, until the prompt starts.
 #[derive(Clone)]
-pub struct Handed(Arc<Mutex<Option<Came>>>);
+pub struct TransferredPages(Arc<Mutex<Option<Transferred>>>);
 
-struct Came {
+struct Transferred {
     bytes: Vec<u8>,
     /// Permit for their memory.
     _room: OwnedSemaphorePermit,
 }
 
-impl std::fmt::Debug for Handed {
+impl std::fmt::Debug for TransferredPages {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Handed").finish_non_exhaustive()
+        f.debug_struct("TransferredPages").finish_non_exhaustive()
     }
 }
 
-impl Handed {
+impl TransferredPages {
     /// Fetched pages, and the permit for their memory.
     pub fn new(bytes: Vec<u8>, room: OwnedSemaphorePermit) -> Self {
-        Self(Arc::new(Mutex::new(Some(Came { bytes, _room: room }))))
+        Self(Arc::new(Mutex::new(Some(Transferred { bytes, _room: room }))))
     }
 
     /// Restores the pages into the prefix cache for `prompt`. If that fails, logs the reason, and the prompt
     /// is computed locally.
-    pub fn take_up(&self, batch: &mut Batch, prompt: &[u32], salt: &Arc<str>) {
+    pub fn restore(&self, batch: &mut Batch, prompt: &[u32], salt: &Arc<str>) {
         let Some(transferred) = self.0.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
         let begun = Instant::now();
         match batch.restore_beginning(&mut &transferred.bytes[..], salt, prompt) {
@@ -220,7 +220,7 @@ impl Handed {
                 let ms = begun.elapsed().as_millis() as u64;
                 tracing::info!(n_tokens, ms, "the prompt resumes from another server's pages");
             }
-            Err(err) => tracing::warn!("{}: {}", COMPUTED_HERE, said(&err)),
+            Err(err) => tracing::warn!("{}: {}", COMPUTED_HERE, error_text(&err)),
         }
     }
 }
@@ -229,7 +229,7 @@ impl Handed {
 pub const COMPUTED_HERE: &str = "computing the prompt locally: could not get its pages";
 
 /// Text of an error, without quoting the peer.
-fn said(err: &Error) -> String {
+fn error_text(err: &Error) -> String {
     match err {
         // This error quotes the peer's data.
         Error::State(StateError::Other { what, here, .. }) => {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::{Receiver, error::TryRecvError};
 
-use super::handover::{ExportedPrompts, Handed, Ticket};
+use super::handover::{ExportedPrompts, Ticket, TransferredPages};
 use super::shares::Share;
 use super::slots::{self, SlotOrder};
 use sterna_engine::{Event, GenerateOptions, LogProbs, Pooled, Stats};
@@ -45,7 +45,7 @@ pub struct Job {
     /// Store that keeps the pages of its only prompt for another server, after they are computed.
     pub export_to: Option<Arc<ExportedPrompts>>,
     /// Pages of its only prompt that another server has computed.
-    pub handed: Option<Handed>,
+    pub transferred: Option<TransferredPages>,
 }
 
 impl Job {
@@ -66,7 +66,7 @@ impl Job {
             time_limit: None,
             slot: None,
             export_to: None,
-            handed: None,
+            transferred: None,
         }
     }
 

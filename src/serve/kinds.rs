@@ -9,7 +9,7 @@ use super::error::ApiError;
 use super::fields::{Fields, Kind, Request, reference};
 
 /// Maximum of numbers that clients keep in 32 bits.
-pub const MOST: i64 = i32::MAX as i64;
+pub const MAX_INT: i64 = i32::MAX as i64;
 
 /// True or false.
 pub struct Bool;

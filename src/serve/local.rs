@@ -12,7 +12,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 /// Maximum bytes of all files: the page has about 7 MB.
-const MOST_BYTES: u64 = 64 << 20;
+const MAX_BYTES: u64 = 64 << 20;
 
 /// The files of the page.
 #[derive(Clone, Debug)]
@@ -43,7 +43,7 @@ impl LocalPage {
                 format!("{}: {what}; want a folder that web/build wrote (web/dist/page)", folder.display());
             io::Error::new(io::ErrorKind::InvalidInput, what)
         };
-        let (mut files, mut left) = (BTreeMap::new(), MOST_BYTES);
+        let (mut files, mut left) = (BTreeMap::new(), MAX_BYTES);
         let mut folders = vec![(folder.to_owned(), String::new())];
         while let Some((path, name)) = folders.pop() {
             for entry in fs::read_dir(path)? {

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::error::ApiError;
 use super::fields::{Fields, request};
-use super::kinds::{Any, Array, Bool, Float, Int, MOST, Only, Texts, Unread, UpTo, int};
+use super::kinds::{Any, Array, Bool, Float, Int, MAX_INT, Only, Texts, Unread, UpTo, int};
 use super::model::Served;
 use sterna_engine::{GenerateOptions, SamplerOptions, recommended};
 use sterna_tokenizer::Special;
@@ -27,12 +27,12 @@ request! {
         temperature: Float(-1.0, 100.0),
         top_p: Float(0.0, 1.0),
         /// 0 and -1 allow all tokens.
-        top_k: Int(-1, MOST),
+        top_k: Int(-1, MAX_INT),
         min_p: Float(0.0, 1.0),
         typical_p | typical: Float(0.0, 1.0),
         repeat_penalty | repetition_penalty: Float(0.001, 100.0),
         /// Number of tokens that the penalties look back on; -1 is the whole context.
-        repeat_last_n: Int(-1, MOST),
+        repeat_last_n: Int(-1, MAX_INT),
         presence_penalty: Float(-100.0, 100.0),
         frequency_penalty: Float(-100.0, 100.0),
         /// A negative seed is random.

@@ -332,8 +332,8 @@ impl Worker {
     fn add_prompt(&mut self, id: JobId) {
         let active = self.jobs.get_mut(&id).expect("a job that has begun");
         let job = &active.queued.job;
-        if let Some(handed) = &job.handed {
-            handed.take_up(&mut self.batch, &job.prompts[active.n_added], &job.salt);
+        if let Some(pages) = &job.transferred {
+            pages.restore(&mut self.batch, &job.prompts[active.n_added], &job.salt);
         }
         let request = Request {
             n: job.n,

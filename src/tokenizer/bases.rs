@@ -4,12 +4,12 @@
 use super::categories;
 
 /// Returns `char` without its accents; empty if `char` is itself an accent.
-pub fn of(char: char) -> Bases {
+pub fn without_accents(char: char) -> Bases {
     let code = u32::from(char);
     if code < 0x80 {
         return Bases::one(char);
     }
-    if categories::of(char) & categories::MN != 0 {
+    if categories::category(char) & categories::MN != 0 {
         return Bases([None; 3]);
     }
     if let Some(syllable) = code.checked_sub(HANGUL).filter(|syllable| *syllable < N_SYLLABLES) {
@@ -175,7 +175,7 @@ mod tests {
         let ends = RUNS.iter().map(|(first, bases)| first + bases.chars().count() as u32);
         assert!(ends.zip(&RUNS[1..]).all(|(end, (next, _))| end <= *next));
         for char in char::MIN..=char::MAX {
-            let once: String = of(char).into_iter().collect();
+            let once: String = without_accents(char).into_iter().collect();
             assert_eq!(all(&once), once, "{char:?}");
         }
     }

@@ -29,7 +29,7 @@ pub const CF_CO: Set = 1 << 12;
 pub const L: Set = LU | LL | LT | LM | LO;
 
 /// Returns the category of `char`.
-pub fn of(char: char) -> Set {
+pub fn category(char: char) -> Set {
     let code = u32::from(char);
     let run = RUNS[RUNS.partition_point(|run| run >> 4 <= code) - 1];
     match run & 15 {
@@ -328,7 +328,7 @@ mod tests {
             if want[char as usize] == OTHER && spaces.is_match(char.encode_utf8(&mut [0; 4])) {
                 want[char as usize] = SPACE;
             }
-            assert_eq!(of(char), want[char as usize], "{char:?}");
+            assert_eq!(category(char), want[char as usize], "{char:?}");
         }
     }
 }

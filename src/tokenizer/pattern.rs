@@ -4,7 +4,7 @@
 //! in `pre.rs` uses: classes, ranges, `\s`, `\r`, `\n`, `\p{L}` and the like, `?`, `*`, `+`, `{1,3}`, `|`
 //! and, at the end of an alternative, `(?:…)?`.
 
-use super::categories as category;
+use super::categories::{self, category};
 
 pub struct Pattern(Vec<Alternative>);
 
@@ -23,7 +23,7 @@ struct Class {
     /// Characters up to U+007F, one bit each.
     ascii: u128,
     /// Categories of the characters above U+007F.
-    others: category::Set,
+    others: categories::Set,
     /// Explicit ranges above U+007F, inclusive, sorted and disjoint.
     ranges: Vec<(char, char)>,
     /// True if the class contains the characters above U+007F that are in neither `others` nor `ranges`.
@@ -31,8 +31,8 @@ struct Class {
 }
 
 impl Class {
-    fn of_categories(set: category::Set) -> Self {
-        let is_in = |byte: &u8| category::of(char::from(*byte)) & set != 0;
+    fn of_categories(set: categories::Set) -> Self {
+        let is_in = |byte: &u8| category(char::from(*byte)) & set != 0;
         let ascii = (0..128u8).filter(is_in).fold(0, |bits, byte| bits | 1 << byte);
         Self { ascii, others: set, ..Self::default() }
     }
@@ -68,7 +68,7 @@ impl Class {
             return (self.ascii >> byte & 1 == 1).then_some(1);
         }
         let char = text.chars().next()?;
-        let is_in = category::of(char) & self.others != 0 || self.lists(char);
+        let is_in = category(char) & self.others != 0 || self.lists(char);
         (is_in != self.is_negated).then_some(char.len_utf8())
     }
 
@@ -170,18 +170,18 @@ fn bracketed(rest: &mut &str) -> Class {
 
 /// Parses a character, a range, or a named class.
 fn single(rest: &mut &str) -> Class {
-    const NAMED: &[(&str, category::Set)] = &[
-        (r"\s", category::SPACE),
-        (r"\p{L}", category::L),
-        (r"\p{Lu}", category::LU),
-        (r"\p{Ll}", category::LL),
-        (r"\p{Lt}", category::LT),
-        (r"\p{Lm}", category::LM),
-        (r"\p{Lo}", category::LO),
-        (r"\p{M}", category::M),
-        (r"\p{N}", category::N),
-        (r"\p{P}", category::P),
-        (r"\p{S}", category::S),
+    const NAMED: &[(&str, categories::Set)] = &[
+        (r"\s", categories::SPACE),
+        (r"\p{L}", categories::L),
+        (r"\p{Lu}", categories::LU),
+        (r"\p{Ll}", categories::LL),
+        (r"\p{Lt}", categories::LT),
+        (r"\p{Lm}", categories::LM),
+        (r"\p{Lo}", categories::LO),
+        (r"\p{M}", categories::M),
+        (r"\p{N}", categories::N),
+        (r"\p{P}", categories::P),
+        (r"\p{S}", categories::S),
     ];
     if let Some((_, set)) = NAMED.iter().find(|(name, _)| take(rest, name)) {
         return Class::of_categories(*set);

@@ -70,7 +70,7 @@ impl WordPiece {
             let char = match char {
                 '\t' | '\n' | '\r' => ' ',
                 '\0' | char::REPLACEMENT_CHARACTER => continue,
-                _ if char.is_control() || categories::of(char) & CF_CO != 0 => continue,
+                _ if char.is_control() || categories::category(char) & CF_CO != 0 => continue,
                 _ => char,
             };
             let is_chinese = is_chinese(char);
@@ -78,7 +78,9 @@ impl WordPiece {
                 self.end(&mut word, out);
             }
             match self.strip_accents {
-                true => bases::of(char).into_iter().for_each(|base| self.push(base, &mut word, out)),
+                true => {
+                    bases::without_accents(char).into_iter().for_each(|base| self.push(base, &mut word, out))
+                }
                 false => self.push(char, &mut word, out),
             }
             if is_chinese {
@@ -92,7 +94,7 @@ impl WordPiece {
     fn push(&self, char: char, word: &mut String, out: &mut Vec<u32>) {
         if char.is_whitespace() {
             self.end(word, out);
-        } else if char.is_ascii_punctuation() || categories::of(char) & P != 0 {
+        } else if char.is_ascii_punctuation() || categories::category(char) & P != 0 {
             self.end(word, out);
             word.push(char);
             self.end(word, out);

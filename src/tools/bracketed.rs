@@ -8,7 +8,7 @@ use super::head::is_name;
 use super::scan::{Body, Read, escaped};
 
 /// Longest name of a tool or an argument, in bytes; anything longer is not a call.
-const MOST_NAME_BYTES: usize = 256;
+const MAX_NAME_BYTES: usize = 256;
 
 #[derive(Debug)]
 pub struct Notation {
@@ -90,8 +90,8 @@ pub fn is_list(text: &str) -> Option<bool> {
     let Some(inside) = text.strip_prefix('[') else { return Some(false) };
     let inside = inside.trim_start();
     match inside.find(|c: char| !is_name(c.encode_utf8(&mut [0; 4]))) {
-        Some(end) => Some(end > 0 && end <= MOST_NAME_BYTES && inside[end..].starts_with('(')),
-        None if inside.len() > MOST_NAME_BYTES => Some(false),
+        Some(end) => Some(end > 0 && end <= MAX_NAME_BYTES && inside[end..].starts_with('(')),
+        None if inside.len() > MAX_NAME_BYTES => Some(false),
         None => None,
     }
 }
@@ -133,11 +133,11 @@ impl Bracketed {
             named = named[wrapper.len()..].trim_start();
         }
         match named.find(around[0]) {
-            Some(end) if end <= MOST_NAME_BYTES && is_name(named[..end].trim()) => {
+            Some(end) if end <= MAX_NAME_BYTES && is_name(named[..end].trim()) => {
                 self.state = State::Key;
                 Read::Begun(rest.len() - named.len() + end + 1, named[..end].trim().to_owned())
             }
-            None if rest.len() <= MOST_NAME_BYTES => Read::More,
+            None if rest.len() <= MAX_NAME_BYTES => Read::More,
             _ => Read::Wrong,
         }
     }
@@ -149,14 +149,14 @@ impl Bracketed {
         if word.starts_with(close) {
             return Read::Ended(blanks + 1, (if self.has_arguments { "}" } else { "{}" }).to_owned());
         }
-        match word.find([assign, close, ',']).filter(|end| *end <= MOST_NAME_BYTES) {
+        match word.find([assign, close, ',']).filter(|end| *end <= MAX_NAME_BYTES) {
             Some(end) if word[end..].starts_with(assign) && self.is_key(word[..end].trim()) => {
                 let open = if self.has_arguments { ", " } else { "{" };
                 self.has_arguments = true;
                 self.state = State::Value;
                 Read::Arguments(blanks + end + 1, format!("{open}{}: ", json!(word[..end].trim())))
             }
-            None if word.len() <= MOST_NAME_BYTES => Read::More,
+            None if word.len() <= MAX_NAME_BYTES => Read::More,
             // The call has begun, so skip anything that is not a named argument.
             Some(end) if end > 0 => Read::Arguments(blanks + end, String::new()),
             _ => Read::Arguments(blanks + word.chars().next().map_or(0, char::len_utf8), String::new()),
@@ -236,7 +236,7 @@ impl Bracketed {
                 let Notation { word_ends, .. } = self.notation;
                 let colon_ends = self.key || word_ends.contains(' ');
                 let ends = |c: char| word_ends.contains(c) || c == ':' && colon_ends;
-                let most = &rest[..rest.floor_char_boundary(MOST_NAME_BYTES)];
+                let most = &rest[..rest.floor_char_boundary(MAX_NAME_BYTES)];
                 let end = match most.find(ends) {
                     None if most.len() == rest.len() => return None,
                     end => end.unwrap_or(most.len()),

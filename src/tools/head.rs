@@ -5,7 +5,7 @@ use super::format::Format;
 use super::scan::{Found, find};
 
 /// Longest text before the arguments, in bytes; anything longer is not a call.
-const MOST_BYTES: usize = 512;
+const MAX_BYTES: usize = 512;
 
 /// Marks of calls whose arguments are a separate JSON object.
 #[derive(Debug)]
@@ -64,9 +64,9 @@ pub enum Head {
 
 /// Parses the head of a call: from after its opening mark to the start of its arguments.
 pub fn head(format: Option<Format>, rest: &str) -> Head {
-    let end = match rest.bytes().take(MOST_BYTES).position(|byte| byte == b'{') {
+    let end = match rest.bytes().take(MAX_BYTES).position(|byte| byte == b'{') {
         Some(end) => end,
-        None if rest.len() < MOST_BYTES => return Head::More,
+        None if rest.len() < MAX_BYTES => return Head::More,
         None => return Head::Wrong,
     };
     let text = &rest[..end];
@@ -139,12 +139,12 @@ pub fn header(rest: &str, is_tool: impl Fn(&str) -> bool) -> Header {
         let may_become_one = OPENERS.iter().any(|opener| opener.starts_with(rest));
         return if may_become_one { Header::More } else { Header::None };
     };
-    let head = &rest[..rest.floor_char_boundary(MOST_BYTES)];
+    let head = &rest[..rest.floor_char_boundary(MAX_BYTES)];
     let stops = if *opener == "<|channel|>" { &STOPS[..] } else { &STOPS[..5] };
     let begun = if *opener == MESSAGE { 0 } else { opener.len() };
     let end = match find(&head[begun..], stops) {
         Found::Mark(at, 0) => begun + at,
-        Found::None(_) if rest.len() < MOST_BYTES => return Header::More,
+        Found::None(_) if rest.len() < MAX_BYTES => return Header::More,
         _ => return Header::None,
     };
     let word = |key: &str| {

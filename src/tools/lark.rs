@@ -14,7 +14,7 @@ use super::thoughts::{Marks, Thoughts};
 use super::{Choice, Format, Tool, is_text};
 
 /// Largest enforced bound on the items of a list that is not written in JSON.
-const MOST_ITEMS: u64 = 256;
+const MAX_ITEMS: u64 = 256;
 
 /// Constraints on a message.
 #[derive(Clone, Copy)]
@@ -420,7 +420,7 @@ impl Writer<'_> {
             (Some("array"), Some(items)) if !has_escapes && has_text(items) => {
                 let item = self.value_in(tool, &format!("{at}/items"), items, notation);
                 // The grammar grows with the bound of a repetition.
-                let bound = |key| schema.get(key).and_then(Value::as_u64).filter(|n| *n <= MOST_ITEMS);
+                let bound = |key| schema.get(key).and_then(Value::as_u64).filter(|n| *n <= MAX_ITEMS);
                 let least = bound("minItems").unwrap_or(0);
                 let most = bound("maxItems").map(|most| most.max(least));
                 let more = match most {

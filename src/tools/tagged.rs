@@ -6,7 +6,7 @@ use super::scan::{Body, Found, Read, escaped, find};
 use super::{Format, Tool};
 
 /// Longest name of a tool or an argument, in bytes; anything longer is not a call.
-const MOST_NAME_BYTES: usize = 256;
+const MAX_NAME_BYTES: usize = 256;
 
 #[derive(Debug)]
 pub struct Tags {
@@ -236,11 +236,11 @@ impl Tagged {
 /// Parses a name up to the first of `ends`, which is consumed, or up to another one, which is not. Returns an
 /// error if the name is too long or spans lines.
 fn name<'r>(rest: &'r str, ends: &[&str]) -> Option<Result<(&'r str, usize), ()>> {
-    let head = &rest[..rest.floor_char_boundary(MOST_NAME_BYTES)];
+    let head = &rest[..rest.floor_char_boundary(MAX_NAME_BYTES)];
     let (at, used) = match find(head, ends) {
         Found::Mark(at, 0) => (at, at + ends[0].len()),
         Found::Mark(at, _) => (at, at),
-        Found::None(safe) if rest.len() >= MOST_NAME_BYTES || head[..safe].contains('\n') => {
+        Found::None(safe) if rest.len() >= MAX_NAME_BYTES || head[..safe].contains('\n') => {
             return Some(Err(()));
         }
         Found::None(_) => return None,

@@ -87,10 +87,5 @@ fn memory_accesses_match_the_snapshot() {
             }
         }
     }
-    let file = support::root().join("tests/snapshots/accesses.txt");
-    if std::env::var_os("STERNA_UPDATE_SNAPSHOTS").is_some() {
-        std::fs::write(&file, &text).expect("a folder of snapshots");
-    }
-    let want = std::fs::read_to_string(&file).unwrap_or_default();
-    assert!(text == want, "{} differs from the kernels' accesses:\n{text}", file.display());
+    support::snapshot("accesses.txt", &text);
 }

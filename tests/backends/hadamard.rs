@@ -68,7 +68,7 @@ fn every_stage_rotates_its_inputs() {
 fn layers_of_one_input_can_have_different_bases() {
     let (dim, int8) = (256, ActQuant::I8PerBlock);
     for n_rows in [1, 5, 20] {
-        let mut case = Case::new(&format!("two of four layers turned, {n_rows} rows"), limits(n_rows, 1, 1));
+        let mut case = Case::new(&format!("two of four layers rotated, {n_rows} rows"), limits(n_rows, 1, 1));
         let [one, other] = [64, 256].map(|block| basis(&mut case, [dim, block]));
         let [x, u, z] = [("x", dim), ("u", 48), ("z", 32)].map(|(name, cols)| case.buf(name, cols));
         let [a, b, h] = [("a", 4), ("b", 4), ("h", 40)].map(|(name, cols)| case.buf(name, cols));

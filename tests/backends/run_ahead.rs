@@ -99,7 +99,7 @@ fn compare_picks(models: &[Model]) {
 
 /// Sampling of a slot of [`mixed_steps_match_single_sequences`].
 #[derive(Clone, Copy, PartialEq)]
-enum Way {
+enum PickedBy {
     Device(Sampling),
     /// The backend picks, but on the host.
     Host(Sampling),
@@ -107,7 +107,7 @@ enum Way {
     Logits,
 }
 
-impl Way {
+impl PickedBy {
     fn sampling(self, pos: u32) -> Option<Sampling> {
         match self {
             Self::Device(how) | Self::Host(how) => Some(Sampling { counter: pos.into(), ..how }),
@@ -117,15 +117,15 @@ impl Way {
 }
 
 /// Reads the token that a slot picked last.
-fn next_token(running: &mut Running<'_>, way: Way, seq: u32, output: usize, logits: Buf) -> u32 {
-    match way {
-        Way::Device(_) => running.backend.picked(running.exec, seq, 0).expect("a token"),
-        Way::Host(_) => {
+fn next_token(running: &mut Running<'_>, picked_by: PickedBy, seq: u32, output: usize, logits: Buf) -> u32 {
+    match picked_by {
+        PickedBy::Device(_) => running.backend.picked(running.exec, seq, 0).expect("a token"),
+        PickedBy::Host(_) => {
             let mut token = [0];
             running.backend.tokens(running.exec, output, &mut token).expect("a token");
             token[0]
         }
-        Way::Logits => {
+        PickedBy::Logits => {
             let mut row = vec![0.0; running.p.buf_decl(logits).cols];
             running.backend.read(running.exec, logits, output, &mut row).expect("logits");
             argmax(&row)
@@ -138,15 +138,15 @@ fn next_token(running: &mut Running<'_>, way: Way, seq: u32, output: usize, logi
 /// same tokens as alone.
 #[test]
 fn mixed_steps_match_single_sequences() {
-    let ways = [
-        Way::Device(Sampling { seed: 1, ..WARM }),
-        Way::Logits,
-        Way::Device(Sampling::GREEDY),
-        Way::Host(Sampling { top_k: 0, seed: 2, ..WARM }),
-        Way::Device(Sampling { seed: 3, ..WARM }),
-        Way::Host(Sampling { typical_p: 0.9, seed: 4, ..WARM }),
+    let picked_by = [
+        PickedBy::Device(Sampling { seed: 1, ..WARM }),
+        PickedBy::Logits,
+        PickedBy::Device(Sampling::GREEDY),
+        PickedBy::Host(Sampling { top_k: 0, seed: 2, ..WARM }),
+        PickedBy::Device(Sampling { seed: 3, ..WARM }),
+        PickedBy::Host(Sampling { typical_p: 0.9, seed: 4, ..WARM }),
     ];
-    let n_seqs = ways.len();
+    let n_seqs = picked_by.len();
     let (case, _) = SMALL.case("a small model", limits(10, n_seqs + 1, 1));
     let pages = shuffled_pages(n_seqs + 1, 1);
     let logits = case.p.buf_named("logits").expect("logits");
@@ -156,13 +156,14 @@ fn mixed_steps_match_single_sequences() {
         let device = backend.device();
         let mut running = case.on(&mut *backend);
         let mut alone = vec![Vec::new(); n_seqs];
-        for (seq, way) in ways.iter().enumerate() {
+        for (seq, picked_by) in picked_by.iter().enumerate() {
             let mut token = first(seq);
             for pos in 0..N_STEPS {
                 let rows = [row(token, pos, seq as u32)];
-                let step = Step { rows: &rows, pages: &pages, sampling: &[way.sampling(pos)], changes: &[] };
+                let step =
+                    Step { rows: &rows, pages: &pages, sampling: &[picked_by.sampling(pos)], changes: &[] };
                 running.backend.run(running.exec, &step).expect("a run");
-                token = next_token(&mut running, *way, seq as u32, 0, logits);
+                token = next_token(&mut running, *picked_by, seq as u32, 0, logits);
                 alone[seq].push(token);
             }
         }
@@ -175,14 +176,14 @@ fn mixed_steps_match_single_sequences() {
             let decode: Vec<Row> = decode.map(|seq| row(tokens[seq], pos, seq as u32)).collect();
             let (before, after) = decode.split_at(pos as usize % (n_seqs + 1));
             let rows: Vec<Row> = before.iter().copied().chain(prompt).chain(after.iter().copied()).collect();
-            let how: Vec<_> = decode.iter().map(|row| ways[row.seq as usize].sampling(pos)).collect();
+            let how: Vec<_> = decode.iter().map(|row| picked_by[row.seq as usize].sampling(pos)).collect();
             let step = Step { rows: &rows, pages: &pages, sampling: &how, changes: &[] };
             running.backend.run(running.exec, &step).expect("a run");
             for (output, row) in decode.iter().enumerate() {
-                let (seq, way) = (row.seq as usize, ways[row.seq as usize]);
-                let token = next_token(&mut running, way, row.seq, output, logits);
+                let (seq, picked_by) = (row.seq as usize, picked_by[row.seq as usize]);
+                let token = next_token(&mut running, picked_by, row.seq, output, logits);
                 together[seq].push(token);
-                let on_device = matches!(way, Way::Device(_));
+                let on_device = matches!(picked_by, PickedBy::Device(_));
                 // Sometimes the host feeds the token that the device has picked.
                 let fed_back = on_device && !(pos as usize + seq).is_multiple_of(5);
                 tokens[seq] = if fed_back { Row::PICKED } else { token };

@@ -156,7 +156,7 @@ fn kernel_cache_ignores_broken_files() {
     let want = run(&cache_dir);
     let files_now = files();
     let [file] = &files_now[..] else {
-        return support::say(format_args!("not run: this adapter does not cache compiled kernels"));
+        return support::print_note(format_args!("not run: this adapter does not cache compiled kernels"));
     };
     let whole = std::fs::read(file).expect("a file");
     assert!(

@@ -232,7 +232,11 @@ fn convert_holds_one_tensor_in_memory() {
         assert!(status.success());
         let written = fs::metadata(dir.path().join("hollow.gguf")).unwrap().len();
         assert!(written > bytes / 2, "{written} bytes");
-        support::say(format_args!("convert to {outtype}: {} of {} MiB at the peak", peak >> 20, bytes >> 20));
+        support::print_note(format_args!(
+            "convert to {outtype}: {} of {} MiB at the peak",
+            peak >> 20,
+            bytes >> 20
+        ));
         // Most of it is the program itself.
         assert!((4 << 20..96 << 20).contains(&peak), "{outtype}: {peak} bytes at the peak");
     }

@@ -24,7 +24,7 @@ fn model() -> Option<Gguf> {
     match sterna::demo::model() {
         Some(bytes) => Some(Gguf::from_bytes(bytes).unwrap()),
         None => {
-            support::say(format_args!("not run: this build has no demo model (feature demo)"));
+            support::print_note(format_args!("not run: this build has no demo model (feature demo)"));
             None
         }
     }

@@ -277,7 +277,7 @@ fn full_disk_fails_pull_until_space_is_freed() {
     };
     assert!(case.model.len() > 100_000, "the model fits a small disk");
     if !mount("size=64k") {
-        return support::say(format_args!("full disk: not tried, this account may not mount one"));
+        return support::print_note(format_args!("full disk: not tried, this account may not mount one"));
     }
     let unmounted = UnmountOnDrop(hub.clone());
     let said = refused(&case.sterna(&["pull", NAME]), &["are free; free some space", "HF_HUB_CACHE"]);

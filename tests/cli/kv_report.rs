@@ -152,7 +152,7 @@ fn other_caches_keep_the_next_token() {
 
 fn check_next_token(types: &str) {
     if sterna::demo::model().is_none() {
-        return support::say(format_args!("not run: this build has no demo model (feature demo)"));
+        return support::print_note(format_args!("not run: this build has no demo model (feature demo)"));
     }
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/demo/stories.txt");
     let common = ["-f", file, "--special", "-c", "2048", "--needles", "0"];

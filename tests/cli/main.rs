@@ -12,6 +12,7 @@ mod program;
 mod quantize;
 mod run;
 mod serve;
+mod snapshots;
 mod split_edit;
 mod synth;
 mod text;

@@ -56,6 +56,13 @@ pub fn ended_with(output: &Output, status: i32, words: &[&str]) -> String {
     stderr
 }
 
+/// A folder with `in.gguf`, a small model that `sterna synth` makes with these flags.
+pub fn folder_with_model(flags: &[&str]) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    ok(&sterna_in(dir.path(), &[&["synth"], flags, &["in.gguf"]].concat()));
+    dir
+}
+
 /// The path of a golden file.
 pub fn golden(path: &str) -> String {
     support::golden(path).expect("is in tests/data").into_os_string().into_string().unwrap()

@@ -6,18 +6,13 @@ use std::fs::{self, File};
 use ggml_types::by_name;
 use sterna::gguf::{Gguf, GgufWriter, Metadata};
 
-use super::program::{ended_with, files, ok, sterna_in as sterna};
+use super::program::{ended_with, files, folder_with_model, ok, sterna_in as sterna};
 
-/// A folder with `in.gguf`, a small runnable model with f32 weights.
-fn with_model() -> tempfile::TempDir {
-    let dir = tempfile::tempdir().unwrap();
-    ok(&sterna(dir.path(), &["synth", "--type", "f32", "--head-type", "f32", "in.gguf"]));
-    dir
-}
+const F32: [&str; 4] = ["--type", "f32", "--head-type", "f32"];
 
 #[test]
 fn quantize_makes_a_runnable_ternary_model() {
-    let dir = with_model();
+    let dir = folder_with_model(&F32);
     let report = ok(&sterna(dir.path(), &["quantize", "in.gguf", "out.gguf", "I2_S"]));
     let lines: Vec<&str> = report.lines().collect();
     assert_eq!(lines.len(), 1 + 25 + 1, "{report}");
@@ -44,7 +39,7 @@ fn quantize_makes_a_runnable_ternary_model() {
 
 #[test]
 fn type_is_given_once_by_flag_or_position() {
-    let dir = with_model();
+    let dir = folder_with_model(&F32);
     ok(&sterna(dir.path(), &["quantize", "in.gguf", "a.gguf", "q8_0", "-t", "1"]));
     ok(&sterna(dir.path(), &["quantize", "--type", "Q8_0", "--threads", "2", "in.gguf", "b.gguf"]));
     assert!(fs::read(dir.path().join("a.gguf")).unwrap() == fs::read(dir.path().join("b.gguf")).unwrap());
@@ -59,7 +54,7 @@ fn type_is_given_once_by_flag_or_position() {
 
 #[test]
 fn heads_have_own_types_and_fallbacks_are_noted() {
-    let dir = with_model();
+    let dir = folder_with_model(&F32);
     let types = |args: &[&str]| {
         let output = sterna(dir.path(), &[&["quantize", "--force", "in.gguf", "out.gguf"], args].concat());
         ok(&output);
@@ -86,7 +81,7 @@ fn heads_have_own_types_and_fallbacks_are_noted() {
 
 #[test]
 fn failed_quantize_leaves_no_files() {
-    let dir = with_model();
+    let dir = folder_with_model(&F32);
     let quantize = |args: &[&str]| sterna(dir.path(), &[&["quantize"], args, &["i2_s"]].concat());
     let before = fs::read(dir.path().join("in.gguf")).unwrap();
     // The input under its own name, and under other names.
@@ -156,7 +151,7 @@ fn quantize_checks_disk_space_before_writing() {
 
 #[test]
 fn quantize_joins_split_models() {
-    let dir = with_model();
+    let dir = folder_with_model(&F32);
     let gguf = Gguf::open(&dir.path().join("in.gguf")).unwrap();
     let (front, back) = gguf.tensors().split_at(11);
     for (number, tensors) in [front, back].into_iter().enumerate() {
@@ -186,7 +181,7 @@ fn quantize_joins_split_models() {
 #[cfg(feature = "simt")]
 #[test]
 fn mix_gives_the_same_text_on_cuda_and_cpu() {
-    let dir = with_model();
+    let dir = folder_with_model(&F32);
     ok(&sterna(dir.path(), &["quantize", "in.gguf", "out.gguf", "Q4_K_M"]));
     let said = ["cpu", "cuda-simt"].map(|backend| {
         let args =
@@ -199,7 +194,7 @@ fn mix_gives_the_same_text_on_cuda_and_cpu() {
 
 #[test]
 fn mixes_are_planned_written_and_inspected() {
-    let dir = with_model();
+    let dir = folder_with_model(&F32);
     let plan = ok(&sterna(dir.path(), &["quantize", "--dry-run", "--type", "q4_k_m", "in.gguf"]));
     assert_eq!(files(dir.path()), ["in.gguf"], "--dry-run wrote something");
     let line = |text: &str, name: &str| {
@@ -268,7 +263,7 @@ fn mixes_are_planned_written_and_inspected() {
 
 #[test]
 fn imatrix_is_written_and_used_by_quantize() {
-    let dir = with_model();
+    let dir = folder_with_model(&F32);
     let text = "The quick brown fox jumps over the lazy dog. ".repeat(30);
     fs::write(dir.path().join("text.txt"), text).unwrap();
     let imatrix = |args: &[&str]| {

@@ -432,7 +432,7 @@ fn gpu_layers_choose_the_backend() {
 #[cfg(feature = "wgpu")]
 fn wgpu_device_is_self_tested_once() {
     if let Err(err) = sterna::backend::open("wgpu", 1) {
-        return support::say(format_args!("wgpu: not run: no adapter ({err})"));
+        return support::print_note(format_args!("wgpu: not run: no adapter ({err})"));
     }
     let dir = tempfile::tempdir().unwrap();
     let tested = |more: &[&str]| {

@@ -7,14 +7,9 @@ use std::path::Path;
 
 use sterna::gguf::{Gguf, Value};
 
-use super::program::{ended_with, files, refused, sterna_in as sterna, succeeded};
+use super::program::{ended_with, files, folder_with_model, refused, sterna_in as sterna, succeeded};
 
-/// A folder with `in.gguf`, a small model.
-fn with_model() -> tempfile::TempDir {
-    let dir = tempfile::tempdir().unwrap();
-    succeeded(&sterna(dir.path(), &["synth", "--type", "i2_s", "in.gguf"]));
-    dir
-}
+const I2_S: [&str; 2] = ["--type", "i2_s"];
 
 /// Name, shape, type id and bytes of every tensor, in file order.
 fn tensors(path: &Path) -> Vec<(String, Vec<usize>, u32, Vec<u8>)> {
@@ -32,7 +27,7 @@ fn metadata(path: &Path) -> BTreeMap<String, Value> {
 
 #[test]
 fn split_model_is_equal_and_merges_back() {
-    let dir = with_model();
+    let dir = folder_with_model(&I2_S);
     let whole = tensors(&dir.path().join("in.gguf"));
     let n = whole.len();
     for (limit, name) in [
@@ -77,7 +72,7 @@ fn split_model_is_equal_and_merges_back() {
 
 #[test]
 fn split_and_merge_reject_invalid_requests() {
-    let dir = with_model();
+    let dir = folder_with_model(&I2_S);
     succeeded(&sterna(dir.path(), &["split", "in.gguf", "a", "--split-max-tensors", "10"]));
     refused(
         &sterna(dir.path(), &["split", "in.gguf", "a", "--split-max-tensors", "10"]),
@@ -99,7 +94,7 @@ fn split_and_merge_reject_invalid_requests() {
 
 #[test]
 fn edit_sets_copies_and_removes_metadata() {
-    let dir = with_model();
+    let dir = folder_with_model(&I2_S);
     let (input, out) = (dir.path().join("in.gguf"), dir.path().join("out.gguf"));
     let args = [
         "edit",
@@ -156,7 +151,7 @@ fn edit_sets_copies_and_removes_metadata() {
 /// YaRN keys that are ignored are reported, unless they have the default value.
 #[test]
 fn ignored_yarn_keys_are_reported() {
-    let dir = with_model();
+    let dir = folder_with_model(&I2_S);
     let Value::Str(arch) = metadata(&dir.path().join("in.gguf"))["general.architecture"].clone() else {
         panic!("the architecture is text")
     };
@@ -177,7 +172,7 @@ fn ignored_yarn_keys_are_reported() {
 
 #[test]
 fn invalid_edits_leave_no_file() {
-    let dir = with_model();
+    let dir = folder_with_model(&I2_S);
     let edit = |args: &[&str]| sterna(dir.path(), &[&["edit", "in.gguf", "out.gguf"], args].concat());
     refused(&edit(&["--remove", "no.such.key"]), &["no key no.such.key"]);
     refused(&edit(&["--set", "novalue"]), &["want KEY=VALUE"]);

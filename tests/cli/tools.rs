@@ -296,7 +296,7 @@ fn bench_rejects_bad_input() {
 #[ignore = "thorough: scripts/test --all"]
 fn wgpu_selftest_covers_every_cache_type() {
     if !ok(&sterna(&["devices"])).contains("wgpu: 0: ") {
-        return support::say(format_args!("wgpu: not run: no adapter"));
+        return support::print_note(format_args!("wgpu: not run: no adapter"));
     }
     let table = ok(&sterna(&["selftest", "--small", "--backend", "wgpu"]));
     assert!(table.ends_with("every stage computes the same as the CPU\n"), "{table}");

@@ -49,7 +49,7 @@ const FULL: f64 = 0.85;
 const REASONS: [(&str, &str); 11] = [
     ("append__", "one block per row, KV head and side, and a step has few rows"),
     ("embed__", "one thread per element of a row, and a step has few rows"),
-    ("round__", "one block per row, which normalises and quantises it for all others"),
+    ("quantize__", "one block per row, which normalises and quantises it for all others"),
     ("attend__", "launched for the longest context; blocks without positions end at once"),
     ("heads", "four heads of a row per block, and a step has few rows"),
     ("attn_in__q8_0__mma", "a tile has all columns, so that float sums have one order"),

@@ -45,7 +45,7 @@ fn golden(path: &str) -> Bytes {
     std::fs::read(support::golden(path).expect("it is in tests/data")).unwrap().into()
 }
 
-fn of(source: &Arc<Recording>) -> Result<Gguf, GgufError> {
+fn open(source: &Arc<Recording>) -> Result<Gguf, GgufError> {
     Gguf::from_source(Arc::clone(source) as Arc<dyn Source>, OpenOptions::default())
 }
 
@@ -70,7 +70,7 @@ fn reader_equals_memory_and_is_read_once() {
         let whole = Gguf::from_bytes(bytes.clone()).unwrap();
         let head = whole.tensors().iter().map(|tensor| tensor.start).min().unwrap();
         let source = Arc::new(Recording::new(bytes));
-        let gguf = of(&source).unwrap();
+        let gguf = open(&source).unwrap();
         assert!(!gguf.is_header());
         assert!((head as usize..=head.max(1 << 20) as usize).contains(&source.n_read()), "{name}");
         // Describing a tensor reads nothing, and reading it reads each byte once.
@@ -154,11 +154,11 @@ fn source_reader_errors_are_returned() {
     let bytes = golden("bitnet/tiny-i2_s.gguf");
     for breaks_at in [0, 100] {
         let broken = Arc::new(Recording { breaks_at, ..Recording::new(bytes.clone()) });
-        let error = of(&broken).map(drop).unwrap_err().to_string();
+        let error = open(&broken).map(drop).unwrap_err().to_string();
         assert_eq!(error, "cannot read: the disk is gone");
     }
     let late = Arc::new(Recording { breaks_at: bytes.len() as u64 - 1, ..Recording::new(bytes.clone()) });
-    let gguf = of(&late).unwrap();
+    let gguf = open(&late).unwrap();
     let failed = gguf.tensors().iter().filter(|info| gguf.host_tensor(info).is_err()).count();
     assert_eq!(failed, 1);
     // A length larger than any memory, in a file with a declared size that large.
@@ -166,11 +166,11 @@ fn source_reader_errors_are_returned() {
     let key = hostile.windows(20).position(|at| at == b"general.architecture").unwrap();
     hostile[key + 24..key + 32].copy_from_slice(&(1_u64 << 60).to_le_bytes());
     let vast = Arc::new(Recording { file_bytes: 1 << 61, ..Recording::new(hostile.into()) });
-    assert!(of(&vast).is_err());
+    assert!(open(&vast).is_err());
     // Files that end early.
     for len in [0, 4, 8, 100, 10_000] {
         let short = Arc::new(Recording::new(bytes.slice(..len)));
-        assert!(of(&short).is_err(), "{len} bytes");
+        assert!(open(&short).is_err(), "{len} bytes");
     }
     assert!(FileSource::open(Path::new("/nowhere")).is_err());
 }

@@ -407,11 +407,11 @@ fn experts_have_their_own_sums() {
     let mut file = Vec::new();
     imatrix.write(&mut file).unwrap();
     let back = Imatrix::from_gguf(&Gguf::from_bytes(file.into()).unwrap()).unwrap();
-    assert_eq!(back.of("blk.0.ffn_down_exps.weight").map(<[f32]>::len), Some(n_experts * ffn_dim));
+    assert_eq!(back.importance("blk.0.ffn_down_exps.weight").map(<[f32]>::len), Some(n_experts * ffn_dim));
 }
 
 fn entries(imatrix: &Imatrix, names: &[&str]) -> Vec<Vec<f32>> {
-    names.iter().map(|name| imatrix.of(name).unwrap().to_vec()).collect()
+    names.iter().map(|name| imatrix.importance(name).unwrap().to_vec()).collect()
 }
 
 #[test]

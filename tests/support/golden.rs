@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::say;
+use crate::print_note;
 
 /// Root of the repository, from any test package.
 pub fn root() -> PathBuf {
@@ -20,7 +20,7 @@ pub fn golden(path: &str) -> Option<PathBuf> {
         .map(|dir| root.join(dir).join(path))
         .find(|candidate| candidate.exists());
     if found.is_none() {
-        say(format_args!("not run: ../shared/golden not found ({path})"));
+        print_note(format_args!("not run: ../shared/golden not found ({path})"));
     }
     found
 }
@@ -30,7 +30,7 @@ pub fn golden_dirs(path: &str) -> Vec<PathBuf> {
     let dirs = ["tests/data/golden", "../shared/golden"].iter().map(|dir| root().join(dir).join(path));
     let (found, missing): (Vec<_>, Vec<_>) = dirs.partition(|dir| dir.is_dir());
     for dir in missing.iter().filter(|dir| !dir.starts_with(root().join("tests"))) {
-        say(format_args!("not run in full: {} not found", dir.display()));
+        print_note(format_args!("not run in full: {} not found", dir.display()));
     }
     found
 }

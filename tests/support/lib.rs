@@ -6,17 +6,21 @@ use std::io::Write as _;
 
 pub mod case;
 mod golden;
+mod hooked;
 pub mod hub;
 pub mod logits;
 pub mod oracle;
+mod snapshot;
 
 pub use golden::{Npy, golden, golden_dirs, npy, root};
+pub use hooked::HookedBackend;
 #[cfg(feature = "tls")]
 pub use hyper_util;
 #[cfg(feature = "grpc")]
 pub use prost_types;
 #[cfg(feature = "grpc")]
 pub use rmp_serde;
+pub use snapshot::snapshot;
 #[cfg(any(feature = "grpc", feature = "tls"))]
 pub use tokio;
 #[cfg(feature = "tls")]
@@ -28,6 +32,6 @@ pub use {tonic, tonic_health, vllm_proto, zeromq};
 pub const HAS_SIMT: bool = cfg!(feature = "simt");
 
 /// Prints a line even if the test passes: the test harness captures what `eprintln` prints.
-pub fn say(line: std::fmt::Arguments<'_>) {
+pub fn print_note(line: std::fmt::Arguments<'_>) {
     writeln!(std::io::stderr(), "{line}").expect("stderr is writable");
 }

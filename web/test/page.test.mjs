@@ -27,7 +27,7 @@ function oneLine(text) {
 }
 
 /** Maximum gap of the page's timer while a text is generated. */
-const MOST_MS = 100;
+const MAX_MS = 100;
 const wanted = (name) => oneLine(readFileSync(join(root, "tests", "data", "demo", name), "utf8")).trim();
 /** The program's continuation of "Once upon a time", and its answer to `ASKED`, as one line. */
 const [ONCE, ANSWER] = [wanted("once.txt"), wanted("owl.txt")];
@@ -93,7 +93,7 @@ for (const name of chosen) {
       await inText(page);
       await set(page, { ...GREEDY, n_predict: 300 });
       const seen = [];
-      const free = () => seen.some((gaps) => gaps.page < MOST_MS);
+      const free = () => seen.some((gaps) => gaps.page < MAX_MS);
       for (let at = 0; at < 20 && !free(); at += 1) {
         // Another prompt each time, because the cache would skip a repeated one. Some 200 tokens follow.
         const words = `${at + 1}. ${LIVED.repeat(30)}Once upon a time`;
@@ -104,7 +104,7 @@ for (const name of chosen) {
         assert.ok(kept >= chars, `${kept} of ${chars} characters are left`);
         seen.push(gaps);
       }
-      const quiet = seen.filter(({ here }) => here < MOST_MS / 2);
+      const quiet = seen.filter(({ here }) => here < MAX_MS / 2);
       const told = seen.map(({ page, here }) => `${Math.round(page)} (here ${Math.round(here)})`).join(", ");
       if (!free() && quiet.length < 3) t.diagnostic(`the machine is too busy to tell; gaps in ms: ${told}`);
       else assert.ok(free(), `the page's timer had gaps, in ms: ${told}`);

@@ -12,7 +12,7 @@ const OF_MINS: usize = 82;
 const GROUP: usize = 16;
 /// The largest code, and the largest scale and minimum.
 const LEVELS: u8 = 3;
-const MOST: f32 = 15.0;
+const MAX_CODE: f32 = 15.0;
 
 /// 84 bytes: a byte per group, with its scale in the low half and its minimum in the high one; 64 bytes of
 /// codes; the f16 scale of the scales, and that of the minimums. In each half block of 128, byte `b` (0 to
@@ -44,7 +44,7 @@ impl Block for Q2K {
     }
 
     fn encode(values: &[f32], weights: &[f32], block: &mut [u8]) {
-        let fit = Fit::<16>::of(values, weights, LEVELS, MOST);
+        let fit = Fit::<16>::of(values, weights, LEVELS, MAX_CODE);
         for (byte, (scale, min)) in block.iter_mut().zip(fit.groups) {
             *byte = scale | min << 4;
         }

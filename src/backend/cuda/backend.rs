@@ -248,7 +248,7 @@ impl Backend for Cuda {
     }
 
     fn most_changes(&self) -> usize {
-        sample::MOST_CHANGES
+        sample::MAX_CHANGES
     }
 
     fn picked(&mut self, e: Exec, seq: u32, back: usize) -> Result<u32, BackendError> {

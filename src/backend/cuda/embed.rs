@@ -4,10 +4,10 @@ use ggml_types::types;
 
 use super::cx::{Cx, words};
 use super::driver::{Launch, Limits};
+use super::hadamard;
 use super::kernel_name::KernelName;
 use super::op::Op;
 use super::params::{EMBED_THREADS, EmbedParams};
-use super::turn;
 use super::weight::{NO_LINEAR, WeightFormat};
 use sterna_program::{Embed, Program, Weight};
 
@@ -25,11 +25,11 @@ impl Op for &Embed {
             }
         }
         let format = WeightFormat::of(p.weight_decl(self.table).ty).ok_or(format!("embed__{ty}"))?;
-        Ok([kernel(format)].into_iter().chain(turn::of_basis(p, self.basis)?).collect())
+        Ok([kernel(format)].into_iter().chain(hadamard::basis_kernel(p, self.basis)?).collect())
     }
 
     fn launches(&self, cx: &Cx<'_>) -> Vec<Launch> {
-        let back = self.basis.map(|basis| turn::back(cx, basis, self.x));
+        let back = self.basis.map(|basis| hadamard::back(cx, basis, self.x));
         [launch(cx, self)].into_iter().chain(back).collect()
     }
 }

@@ -12,8 +12,8 @@ use super::driver::{Address, Launch, Limits};
 use super::kernel_name::KernelName;
 use super::linear::geometry::{self, WARPS, Work};
 use super::linear::layers::Layers;
+use super::linear::matmul::Matmul;
 use super::linear::shared::Part;
-use super::linear::way::Way;
 use super::linear::{self, Input};
 use super::mixture::{
     DOWN, LAYERS, Mixture, entries, has_pairs, is_sorted, lanes_log2, most_tiles, on_halves, products,
@@ -21,7 +21,7 @@ use super::mixture::{
 };
 use super::op::Op;
 use super::params::{
-    ACT_NONE, EXPERTS_MOST, EXPERTS_MOST_USED, ExpertsParams, InputParams, LINEAR_THREADS, MIX_THREADS,
+    ACT_NONE, EXPERTS_MAX, EXPERTS_MAX_USED, ExpertsParams, InputParams, LINEAR_THREADS, MIX_THREADS,
     MMA_HALVES_SHARED_BYTES, MMA_ROWS, MixParams, NextWeights, ROUTE_THREADS, RouteParams, RoutesParams,
 };
 use crate::Macs;
@@ -64,7 +64,7 @@ impl Blocks {
         let linear = LAYERS[layer](&s.experts[0]);
         let products = products(cx.p, linear).expect("it was uploaded");
         let part_chunks = products.chunks(cx.p.weight_decl(linear.w).cols);
-        let (kind, others) = (Way::of(products.mma)[0].kind(), rows * s.n_used);
+        let (kind, others) = (Matmul::variants(products.mma)[0].kind(), rows * s.n_used);
         Self { kind, shared_bytes, shares, others, lanes_log2, part_chunks }
     }
 
@@ -169,10 +169,8 @@ impl Op for &Experts {
     fn kernels(&self, p: &Program, limits: Limits) -> Result<Vec<KernelName>, String> {
         let s = *self;
         let mut names = router(s, Place::Kept(0)).kernels(p, limits)?;
-        if s.experts.len() > EXPERTS_MOST as usize || s.n_used > EXPERTS_MOST_USED as usize {
-            return Err(format!(
-                "more than {EXPERTS_MOST} experts, or more than {EXPERTS_MOST_USED} per row"
-            ));
+        if s.experts.len() > EXPERTS_MAX as usize || s.n_used > EXPERTS_MAX_USED as usize {
+            return Err(format!("more than {EXPERTS_MAX} experts, or more than {EXPERTS_MAX_USED} per row"));
         }
         let all = s.experts.iter().flat_map(|expert| LAYERS.map(|layer| layer(expert)));
         if all.chain([&s.router]).any(|linear| linear.basis.is_some()) {
@@ -195,7 +193,7 @@ impl Op for &Experts {
         for linear in LAYERS.iter().map(|layer| layer(first)).chain([&s.router]) {
             match products(p, linear) {
                 Some(products) => {
-                    let single = Way::of(products.mma)[0].kind();
+                    let single = Matmul::variants(products.mma)[0].kind();
                     names.extend([single, TILES].map(|kind| products.kernel(STAGE, kind)));
                 }
                 None => names.push(KernelName::of(STAGE, p.weight_decl(linear.w).ty.name())),

@@ -1,16 +1,22 @@
 //! The list of all kernels.
 
 use super::kernel_name::KernelName;
-use super::linear::way::Way;
+use super::linear::matmul::Matmul;
 use super::weight::{self, Mma, WeightFormat};
-use super::{attend, combine, delta, experts, heads, kv, post_norm, profile, sample, turn};
+use super::{attend, combine, delta, experts, hadamard, heads, kv, post_norm, profile, sample};
 
 /// Every kernel that this backend may ask a driver for. A driver's `Kernel` is an index into it.
 pub fn all() -> impl Iterator<Item = KernelName> {
     let with_kernels = weight::WEIGHT_FORMATS.iter().filter(|format| format.kernels.is(format.ty));
     let of_codec = kv::kernels().chain(attend::mma_kernels()).chain(delta::all_kernels());
-    let of_rows =
-        [heads::KERNEL, combine::KERNEL, experts::ROUTE, experts::MIX, weight::ROUND_BLOCKS, turn::KERNEL];
+    let of_rows = [
+        heads::KERNEL,
+        combine::KERNEL,
+        experts::ROUTE,
+        experts::MIX,
+        weight::QUANT_BLOCKS,
+        hadamard::KERNEL,
+    ];
     let single = of_rows.into_iter().chain(post_norm::KERNELS).chain([sample::KERNEL, profile::KERNEL]);
     with_kernels.flat_map(of_type).chain(of_codec).chain(single)
 }
@@ -19,19 +25,20 @@ pub fn all() -> impl Iterator<Item = KernelName> {
 fn of_type(format: &WeightFormat) -> Vec<KernelName> {
     let of = |stage| KernelName::of(stage, format.ty.name());
     let floats = |stage| KernelName { floats: true, ..of(stage) };
-    let by_block = if format.mma == Some(Mma::Codes) { Way::of(format.mma) } else { &[] };
+    let by_block = if format.mma == Some(Mma::Codes) { Matmul::variants(format.mma) } else { &[] };
     // Codes are multiplied as halves if activations are not quantised by block.
     let others = format.mma.map(|mma| if mma == Mma::Codes { Mma::Halves } else { mma });
-    let ways = Way::of(others).iter().chain(by_block);
+    let matmuls = Matmul::variants(others).iter().chain(by_block);
     let linear = ["attn_in", "proj_add", "ffn_in", "logits"];
-    let mut all: Vec<_> = ways.flat_map(|way| linear.map(|stage| of(stage).of_kind(way.kind()))).collect();
-    let single = by_block.iter().take(1).map(|way| way.kind());
+    let mut all: Vec<_> =
+        matmuls.flat_map(|matmul| linear.map(|stage| of(stage).of_kind(matmul.kind()))).collect();
+    let single = by_block.iter().take(1).map(|matmul| matmul.kind());
     all.extend(["", experts::TILES].into_iter().chain(single).map(|kind| of(experts::STAGE).of_kind(kind)));
     if format.ints {
-        all.extend(Way::of(None).iter().map(|way| floats("logits").of_kind(way.kind())));
+        all.extend(Matmul::variants(None).iter().map(|matmul| floats("logits").of_kind(matmul.kind())));
         all.extend(["", experts::TILES].map(|kind| floats(experts::STAGE).of_kind(kind)));
     }
-    all.extend(others.filter(|mma| mma.rounds()).map(|_| of(weight::ROUND)));
+    all.extend(others.filter(|mma| mma.rounds()).map(|_| of(weight::QUANTIZE)));
     all.push(of("embed"));
     all
 }

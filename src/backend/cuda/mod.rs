@@ -26,6 +26,7 @@ mod embed;
 mod exec;
 mod experts;
 mod ffn_in;
+mod hadamard;
 mod heads;
 mod host;
 mod input;
@@ -54,7 +55,6 @@ mod states;
 mod step;
 mod stream;
 mod tiled;
-mod turn;
 mod weight;
 
 use crate::{Auto, Entry, OptionId};

@@ -6,7 +6,7 @@ use super::driver::{Launch, Limits};
 use super::kernel_name::KernelName;
 use super::op::Op;
 use super::params::{
-    SAMPLE_CHANGES, SAMPLE_MOST, SAMPLE_SHARED_BYTES, SAMPLE_STRETCH, SAMPLE_THREADS, SampleParams,
+    SAMPLE_CHANGES, SAMPLE_MAX, SAMPLE_SHARED_BYTES, SAMPLE_STRETCH, SAMPLE_THREADS, SampleParams,
 };
 use crate::device::sampling;
 use sterna_program::{Program, Sample};
@@ -14,9 +14,9 @@ use sterna_program::{Program, Sample};
 pub const KERNEL: KernelName = KernelName::single("sample");
 
 /// Maximum number of tokens per row whose logits can be changed.
-pub const MOST_CHANGES: usize = SAMPLE_CHANGES as usize;
+pub const MAX_CHANGES: usize = SAMPLE_CHANGES as usize;
 
-const _: () = assert!(SAMPLE_MOST == sampling::MOST);
+const _: () = assert!(SAMPLE_MAX == sampling::MAX_TOP_K);
 
 /// Blocks that share a row of logits.
 fn stretches(n_vocab: usize) -> usize {
@@ -25,7 +25,7 @@ fn stretches(n_vocab: usize) -> usize {
 
 /// Bytes of the candidates that the blocks of a row write.
 pub fn candidate_bytes(n_vocab: usize) -> u64 {
-    8 * (SAMPLE_MOST as usize * stretches(n_vocab)) as u64
+    8 * (SAMPLE_MAX as usize * stretches(n_vocab)) as u64
 }
 
 impl Op for &Sample {

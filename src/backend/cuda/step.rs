@@ -68,12 +68,12 @@ impl Sections {
 
 /// Parameters of a row that the kernel picks nothing for: it takes the largest logit, which is not read.
 fn no_sampling() -> StepSampling {
-    sampling_of(&Sampling::GREEDY, NO_MAILBOX, 0)
+    step_sampling(&Sampling::GREEDY, NO_MAILBOX, 0)
 }
 
 /// Parameters of a row that the kernel picks a token for, including the word of host memory that receives the
 /// token, and the number of changed logits.
-fn sampling_of(how: &Sampling, mailbox: u32, changes: u32) -> StepSampling {
+fn step_sampling(how: &Sampling, mailbox: u32, changes: u32) -> StepSampling {
     StepSampling {
         temperature: how.temperature,
         top_p: how.top_p,
@@ -113,7 +113,7 @@ impl StepMemory {
 
     /// The same with the pages of a cache.
     pub fn tables_for(&self, kv: &KvDecl, next: NextWeights) -> StepTables {
-        self.tables_at(self.sections.pages.of(kv), next)
+        self.tables_at(self.sections.pages.offset(kv), next)
     }
 
     fn tables_at(&self, pages_at: usize, next: NextWeights) -> StepTables {
@@ -201,11 +201,11 @@ impl StepMemory {
         let on_device = |how: &&Sampling| device::sampling::on_device(how, n_vocab);
         for (i, how) in step.sampling[..sampled].iter().enumerate() {
             let how = how.as_ref().filter(on_device);
-            let how = how.map_or_else(no_sampling, |how| sampling_of(how, NO_MAILBOX, n_changes(i)));
+            let how = how.map_or_else(no_sampling, |how| step_sampling(how, NO_MAILBOX, n_changes(i)));
             image.put(sampling + i * words::<StepSampling>(), &how);
         }
         for (i, seq, how) in step.kept_picks().filter(|(_, _, how)| on_device(how)) {
-            let how = sampling_of(how, picks.next_mailbox(seq), n_changes(i));
+            let how = step_sampling(how, picks.next_mailbox(seq), n_changes(i));
             image.put(sampling + i * words::<StepSampling>(), &how);
         }
         const { assert!(Row::PICKED == TOKEN_PICKED) };

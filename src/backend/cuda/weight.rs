@@ -288,9 +288,9 @@ impl Products {
     }
 
     /// The kernel that quantises rows for those on tensor cores, if any.
-    pub fn round(self) -> Option<KernelName> {
+    pub fn quantize_kernel(self) -> Option<KernelName> {
         let mma = self.mma.filter(|mma| mma.rounds())?;
-        Some(if mma == Mma::Codes { ROUND_BLOCKS } else { self.kernel(ROUND, "") })
+        Some(if mma == Mma::Codes { QUANT_BLOCKS } else { self.kernel(QUANTIZE, "") })
     }
 
     /// True if activations are floats.
@@ -327,11 +327,11 @@ impl Products {
 }
 
 /// Kernels that quantise rows for those on tensor cores: the stage name for types, and the kernel for codes.
-pub const ROUND: &str = "round";
-pub const ROUND_BLOCKS: KernelName = KernelName::of(ROUND, "blocks");
+pub const QUANTIZE: &str = "quantize";
+pub const QUANT_BLOCKS: KernelName = KernelName::of(QUANTIZE, "blocks");
 const _: () = {
-    assert!(params::ROUND_COLS as usize == ActQuant::BLOCK);
-    assert!(params::ROUND_NOTHING_BITS == ActQuant::NOTHING.to_bits());
+    assert!(params::QUANT_COLS as usize == ActQuant::BLOCK);
+    assert!(params::QUANT_ZERO_BITS == ActQuant::NOTHING.to_bits());
 };
 
 /// Bytes of a weight on the device, after packing.

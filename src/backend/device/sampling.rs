@@ -4,13 +4,13 @@ use crate::BackendError;
 use sterna_program::sampling::{Scratch, pick};
 use sterna_program::{Program, Sampling, Step};
 
-/// Most logits that a device samples from.
-pub const MOST: u32 = 256;
+/// Largest top_k of a draw on a device.
+pub const MAX_TOP_K: u32 = 256;
 
 /// True if a device supports this sampling: greedy, or a draw from a few of the largest logits. All other
 /// draws are done on the host.
 pub fn on_device(how: &Sampling, n_vocab: usize) -> bool {
-    let few = (1..=MOST).contains(&how.top_k) && (how.top_k as usize) < n_vocab;
+    let few = (1..=MAX_TOP_K).contains(&how.top_k) && (how.top_k as usize) < n_vocab;
     how.is_greedy() || (few && how.typical_p >= 1.0)
 }
 

@@ -40,7 +40,7 @@ impl PagesAt {
     }
 
     /// Offset of the tables with a cache's pages, apart from exact ones.
-    pub fn of(&self, kv: &KvDecl) -> usize {
+    pub fn offset(&self, kv: &KvDecl) -> usize {
         self.sliding.filter(|_| kv.sliding.is_some()).unwrap_or(self.pages)
     }
 

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use wgpu::{AdapterInfo, Device, Features, PipelineCache, PipelineCacheDescriptor};
 
 /// Largest file that is read. The kernels of a program take a few MiB.
-const MOST_BYTES: u64 = 256 << 20;
+const MAX_BYTES: u64 = 256 << 20;
 
 pub struct DiskCache {
     pub cache: PipelineCache,
@@ -56,7 +56,7 @@ impl DiskCache {
 /// Content of a file if its hash matches.
 fn read(path: &Path) -> Option<Vec<u8>> {
     let bytes =
-        fs::metadata(path).ok().filter(|file| file.len() <= MOST_BYTES).and_then(|_| fs::read(path).ok())?;
+        fs::metadata(path).ok().filter(|file| file.len() <= MAX_BYTES).and_then(|_| fs::read(path).ok())?;
     let (head, data) = bytes.split_first_chunk()?;
     (u64::from_le_bytes(*head) == hash(data)).then(|| data.to_vec())
 }

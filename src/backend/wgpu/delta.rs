@@ -2,7 +2,7 @@
 //! history.
 
 use super::alloc::Allocator;
-use super::shader::{Kernel, MOST_STATE_DIM};
+use super::shader::{Kernel, MAX_STATE_DIM};
 use super::{Cx, Dispatch, Grid, linear};
 use crate::memory::STATES_PART;
 use crate::{BackendError, KvPage, MemoryKind};
@@ -10,7 +10,7 @@ use sterna_program::{Delta, Limits, Program, StateDecl};
 
 pub fn missing(p: &Program, s: &Delta) -> Option<String> {
     let head_dim = p.state_decl(s.state).head_dim;
-    (head_dim > MOST_STATE_DIM).then(|| format!("delta with heads of {head_dim}"))
+    (head_dim > MAX_STATE_DIM).then(|| format!("delta with heads of {head_dim}"))
 }
 
 /// Allocates the states of a layer: all matrices, then all tails.

@@ -5,7 +5,7 @@ use ggml_types::types;
 
 use super::shader::Kernel;
 use super::weight::WeightFormat;
-use super::{Cx, Device, Dispatch, Grid, turn, upload};
+use super::{Cx, Device, Dispatch, Grid, hadamard, upload};
 use sterna_program::{Embed, Program, RowsOf};
 
 pub fn missing(cx: &Device<'_>, p: &Program, s: &Embed) -> Vec<String> {
@@ -13,7 +13,7 @@ pub fn missing(cx: &Device<'_>, p: &Program, s: &Embed) -> Vec<String> {
     let Some(format) = WeightFormat::of(table.ty) else { return vec![format!("embed__{}", table.ty.name())] };
     let mut missing: Vec<String> =
         upload::unsupported(cx.gpu, &table.name, format, table.cols).into_iter().collect();
-    missing.extend(turn::missing(p, s.basis));
+    missing.extend(hadamard::missing(p, s.basis));
     if s.basis.is_some() && s.positions.is_some() {
         missing.push("embed with positions in a rotated basis".to_owned());
     }
@@ -56,7 +56,7 @@ pub fn dispatches<'a>(cx: &Cx<'a>, s: &Embed) -> Vec<Dispatch<'a>> {
         ],
         grid: Grid::Rows { x: 1, rows: RowsOf::Step },
     };
-    let back = basis.map(|basis| turn::back(cx, basis, x));
+    let back = basis.map(|basis| hadamard::back(cx, basis, x));
     let types = types.map(|types| {
         let types = &cx.weights[types.0 as usize];
         Dispatch {

@@ -5,7 +5,7 @@
 use wgpu::Buffer;
 
 use super::linear::{self, ABSENT, Input, Layer};
-use super::shader::{Kernel, MOST_EXPERTS, ROWS};
+use super::shader::{Kernel, MAX_EXPERTS, ROWS};
 use super::upload::{self, DeviceWeight};
 use super::weight::WeightFormat;
 use super::{Cx, Device, Dispatch, Grid, ffn_in};
@@ -17,8 +17,8 @@ const LAYERS: [fn(&Expert) -> &Linear; 3] =
 
 pub fn missing(cx: &Device<'_>, p: &Program, s: &Experts) -> Vec<String> {
     let mut missing = linear::missing(cx, p, "experts", &[&s.router]);
-    if s.experts.len() > MOST_EXPERTS {
-        missing.push(format!("more than {MOST_EXPERTS} experts"));
+    if s.experts.len() > MAX_EXPERTS {
+        missing.push(format!("more than {MAX_EXPERTS} experts"));
     }
     let all = s.experts.iter().flat_map(|Expert { gate, up, down }| [gate, up, down]);
     if all.chain([&s.router]).any(|linear| linear.basis.is_some()) {

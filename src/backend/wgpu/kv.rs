@@ -225,7 +225,7 @@ pub fn params(kv: &KvDecl, limits: &Limits) -> Vec<u32> {
     let [sinks, newest] = [window.sink_pages, window.newest_pages].map(pages);
     let head = [n_kv_heads as u32, head_dim as u32, sinks, newest];
     let tables = PagesAt::new(0, limits);
-    let factors = [shrink.to_bits(), sign_factor.to_bits(), (tables.of(kv) - tables.pages) as u32, 0];
+    let factors = [shrink.to_bits(), sign_factor.to_bits(), (tables.offset(kv) - tables.pages) as u32, 0];
     head.into_iter().chain(factors).chain(signs.into_iter().flatten()).collect()
 }
 

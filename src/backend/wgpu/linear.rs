@@ -6,12 +6,12 @@ use wgpu::Buffer;
 pub use super::input::{ABSENT, Input, norm};
 use super::shader::{Kernel, ROWS};
 use super::weight::WeightFormat;
-use super::{Cx, Dispatch, Grid, turn, upload};
+use super::{Cx, Dispatch, Grid, hadamard, upload};
 use sterna_program::{ActQuant, Linear, Program, RowsOf};
 
 pub fn missing(cx: &super::Device<'_>, p: &Program, stage: &str, linears: &[&Linear]) -> Vec<String> {
     /// Largest number of columns for which sums of int8 products are exact in f32.
-    const MOST_COLS: usize = (1 << 24) / (2 * 127);
+    const MAX_COLS: usize = (1 << 24) / (2 * 127);
     let mut missing = Vec::new();
     for linear in linears {
         let decl = p.weight_decl(linear.w);
@@ -20,11 +20,11 @@ pub fn missing(cx: &super::Device<'_>, p: &Program, stage: &str, linears: &[&Lin
             missing.push(format!("{stage}__{ty}"));
             continue;
         };
-        missing.extend(turn::missing(p, linear.basis));
+        missing.extend(hadamard::missing(p, linear.basis));
         if linear.act == ActQuant::I8PerBlock {
             missing.push(format!("{stage} with activations quantised per block"));
         }
-        if format.multiplies_ints(linear.act) && !cx.gpu.caps.packed && decl.cols > MOST_COLS {
+        if format.multiplies_ints(linear.act) && !cx.gpu.caps.packed && decl.cols > MAX_COLS {
             missing.push(format!("{stage}__{ty} with {} columns in floats", decl.cols));
         }
         missing.extend(upload::unsupported(cx.gpu, &decl.name, format, decl.cols));
@@ -69,7 +69,7 @@ pub fn dispatches<'a>(
         let linear = layer.linear;
         if linear.prepares_input(input.norm.is_some()) && prepared != Some(linear.basis) {
             let norm = input.norm.or(linear.norm.as_ref());
-            all.push(turn::dispatch(cx, linear.basis, &Input { norm, ..input }));
+            all.push(hadamard::dispatch(cx, linear.basis, &Input { norm, ..input }));
             prepared = Some(linear.basis);
         }
         let wanted = (linear.prepared(), ints(cx, linear));

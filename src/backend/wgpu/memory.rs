@@ -10,7 +10,7 @@ use super::device::Gpu;
 use super::picks::{HOST_SIDE, Picks};
 use super::step::StepMemory;
 use super::upload::DeviceWeight;
-use super::{attend, attn_in, delta, experts, ffn_in, kv, linear, proj_add, sample, turn};
+use super::{attend, attn_in, delta, experts, ffn_in, hadamard, kv, linear, proj_add, sample};
 use crate::device::tables;
 use crate::{BackendError, MemoryKind, memory};
 use sterna_program::{BufDecl, PAGE, Program, Rope, Stage, Weight};
@@ -150,8 +150,8 @@ impl<B> Memory<B> {
             constants: on.scratch("norms and biases", constants)?,
             step: StepMemory::new(on, p)?,
             acts: on.scratch("inputs of layers", acts)?,
-            signs: on.scratch("rotated bases", 4 * turn::signs(p).count() as u64)?,
-            prepared: on.scratch("inputs in rotated bases", turn::prepared_bytes(p))?,
+            signs: on.scratch("rotated bases", 4 * hadamard::signs(p).count() as u64)?,
+            prepared: on.scratch("inputs in rotated bases", hadamard::prepared_bytes(p))?,
             quants: on.scratch("scales of inputs", quants)?,
             fresh: on.scratch("new keys, values and products", fresh)?,
             routes: on.scratch("routing of experts", routes)?,
@@ -183,7 +183,7 @@ impl Memory {
         for (rope, buffer) in p.ropes.iter().zip(&self.ropes) {
             gpu.upload(buffer, 0, bytemuck::cast_slice(&tables::rope(rope, p.limits.pages * PAGE)))?;
         }
-        let signs: Vec<f32> = turn::signs(p).collect();
+        let signs: Vec<f32> = hadamard::signs(p).collect();
         if !signs.is_empty() {
             gpu.upload(&self.signs, 0, bytemuck::cast_slice(&signs))?;
         }

@@ -61,10 +61,10 @@ impl UploadedRows {
 /// Largest number of rows that fit in one buffer, and in one dispatch.
 fn rows_of_part(max_part_bytes: u64, format: &WeightFormat, cols: usize) -> usize {
     /// Workgroups of a grid per dimension are limited to 65,535.
-    const MOST: u64 = 65_535 * (THREADS / LANES) as u64;
+    const MAX_ROWS: u64 = 65_535 * (THREADS / LANES) as u64;
     // Planes begin at multiples of 16 bytes.
     let room = max_part_bytes.saturating_sub(64 + format.book().len() as u64);
-    (room / format.row_bytes(cols).max(1) as u64).min(MOST) as usize
+    (room / format.row_bytes(cols).max(1) as u64).min(MAX_ROWS) as usize
 }
 
 /// Splits `rows` into ranges of at most `most` rows.

@@ -53,7 +53,7 @@ impl Environment {
         // LLAMA_ARG_N_PARALLEL means the requests of a server, not the texts of other commands.
         let is_meant = |flag: &str| (flag != "model" || !has_model) && (flag != "parallel" || is_server);
         for (variable, flag) in names.variables().filter(|(_, flag)| is_meant(flag)) {
-            let Some((flag, value)) = said(subcommand, variable, flag, &get) else { continue };
+            let Some((flag, value)) = flag_of_variable(subcommand, variable, flag, &get) else { continue };
             let other = lacking(subcommand).into_iter().find(|other| other.names.contains(&&*flag));
             let instead = other.and_then(|other| match other.verdict {
                 Verdict::Taken => None,
@@ -79,7 +79,7 @@ impl Environment {
 
 /// The flag that a variable sets in a subcommand, with its value if it takes one. For a switch that is off,
 /// the negated flag. `None` if the variable is not set or the subcommand has no such flag.
-fn said(
+fn flag_of_variable(
     subcommand: &Command,
     variable: &str,
     flag: &str,

@@ -7,7 +7,7 @@ use crate::backend::{DeviceMemory, MemoryKind};
 use crate::engine::fit::{Codecs, Room};
 use crate::engine::speed::{Bound, SpeedWithHost};
 
-pub fn of(shown: &Shown) -> Json {
+pub fn table(shown: &Shown) -> Json {
     let Shown { hyper, options, .. } = shown;
     let contexts = shown.rows.iter().flat_map(|(n_ctx, cells)| {
         let of_cell = move |(pair, cell): (&Codecs, &Option<super::Cell>)| {

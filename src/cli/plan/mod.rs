@@ -137,7 +137,7 @@ impl PlanArgs {
         }
         let mut out = io::stdout().lock();
         if self.json {
-            serde_json::to_writer_pretty(&mut out, &json::of(&shown))?;
+            serde_json::to_writer_pretty(&mut out, &json::table(&shown))?;
             writeln!(out)?;
         } else {
             table::write(&shown, &mut out)?;

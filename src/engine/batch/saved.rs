@@ -106,7 +106,7 @@ impl Batch {
     /// As [`Engine::restore`](crate::Engine::restore); [`Error::OutOfPages`] if running sequences use too
     /// many pages.
     pub fn restore(&mut self, from: &mut impl BufRead, salt: &Arc<str>) -> Result<Vec<u32>, Error> {
-        self.take_up(from, salt, None)
+        self.restore_pages(from, salt, None)
     }
 
     /// As [`restore`](Self::restore), for pages of `prompt` that another engine has computed: returns an
@@ -120,7 +120,7 @@ impl Batch {
         salt: &Arc<str>,
         prompt: &[u32],
     ) -> Result<usize, Error> {
-        self.take_up(from, salt, Some(prompt)).map(|tokens| tokens.len())
+        self.restore_pages(from, salt, Some(prompt)).map(|tokens| tokens.len())
     }
 
     /// Sizes of what [`save_end`](Self::save_end) writes.
@@ -133,7 +133,7 @@ impl Batch {
         SavedSize { page_bytes: bytes(KvPage::Quantised(0)) + sliding + exact, state_bytes }
     }
 
-    fn take_up(
+    fn restore_pages(
         &mut self,
         from: &mut impl BufRead,
         salt: &Arc<str>,

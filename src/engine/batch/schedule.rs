@@ -125,10 +125,10 @@ impl Batch {
     /// Preempts the newest paused sequence, or else the newest one with a lower priority than `at`.
     fn make_way(&mut self, at: usize) -> bool {
         let priority = self.tasks[at].priority;
-        let rests = |other: &usize| self.tasks[*other].is_running() && self.tasks[*other].is_paused;
+        let paused = |other: &usize| self.tasks[*other].is_running() && self.tasks[*other].is_paused;
         let lower = |other: &usize| self.tasks[*other].is_running() && self.tasks[*other].priority < priority;
         let newest = || (0..self.tasks.len()).rev();
-        let Some(victim) = newest().find(rests).or_else(|| newest().find(lower)) else { return false };
+        let Some(victim) = newest().find(paused).or_else(|| newest().find(lower)) else { return false };
         self.preempt(victim);
         true
     }
@@ -324,8 +324,8 @@ impl Batch {
                 return Grown::Alone;
             }
             let is_planned = |other: usize| parts.iter().any(|part| part.task == other);
-            let rests = running().rfind(|&other| self.tasks[other].is_paused);
-            let victim = rests.or_else(|| running().rfind(|&other| !is_planned(other))).unwrap_or(at);
+            let paused = running().rfind(|&other| self.tasks[other].is_paused);
+            let victim = paused.or_else(|| running().rfind(|&other| !is_planned(other))).unwrap_or(at);
             self.preempt(victim);
             if victim == at {
                 return Grown::Waits;

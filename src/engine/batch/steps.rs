@@ -290,7 +290,7 @@ impl Batch {
                 added: Instant::now(),
                 first: None,
             };
-            let at = self.tasks.partition_point(|other| other.goes_before(&task));
+            let at = self.tasks.partition_point(|other| other.is_scheduled_before(&task));
             self.tasks.insert(at, task);
             ids.push(id);
         }
@@ -315,9 +315,9 @@ impl Batch {
 
     /// Pauses or resumes a sequence. A paused one runs nothing, and keeps its slot and pages until another
     /// sequence needs them. On a device, a token that is being sampled is still returned.
-    pub fn pause(&mut self, id: SeqId, rests: bool) {
+    pub fn pause(&mut self, id: SeqId, is_paused: bool) {
         if let Some(task) = self.tasks.iter_mut().find(|task| task.id == id) {
-            task.is_paused = rests;
+            task.is_paused = is_paused;
         }
     }
 
@@ -523,7 +523,7 @@ impl Batch {
     ) -> Result<(), Error> {
         let collected = self.read_logits(&mut run).and_then(|()| self.take_all(&mut run, events));
         if collected.is_ok() {
-            self.settle(&run);
+            self.finish_drafts(&run);
             let time = begun.elapsed();
             self.budget.add(run.prompt_rows, run.decode_rows > 0, time);
             if run.prompt_rows == 0 {
@@ -540,7 +540,7 @@ impl Batch {
     }
 
     /// Completes the drafts that a run has verified.
-    fn settle(&mut self, run: &Run) {
+    fn finish_drafts(&mut self, run: &Run) {
         for output in run.outputs.iter().filter(|output| output.fed.is_some()) {
             let task = self.tasks.iter_mut().find(|task| task.id == output.id);
             // The first row of a sequence completes its draft.
@@ -549,7 +549,7 @@ impl Batch {
             if let (Some(speculator), None) = (&mut task.speculator, &task.late) {
                 speculator.verified(n_drafted, n_tokens - 2 - output.position);
             }
-            self.runner.settle(&mut task.seq);
+            self.runner.finish_draft(&mut task.seq);
         }
     }
 

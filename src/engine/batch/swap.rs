@@ -81,7 +81,7 @@ impl Batch {
         drop(written);
         match from.is_empty() {
             true => {
-                self.tasks[at].seq.cached = self.runner.pages.stands_at(slot, *positions);
+                self.tasks[at].seq.cached = self.runner.pages.resume_position(slot, *positions);
                 self.stats.swapped_in += 1;
                 Ok(true)
             }

@@ -193,7 +193,7 @@ impl Task {
     }
 
     /// True if it is scheduled before `other`: higher priority, or equal priority and older.
-    pub fn goes_before(&self, other: &Self) -> bool {
+    pub fn is_scheduled_before(&self, other: &Self) -> bool {
         (other.priority, self.id) < (self.priority, other.id)
     }
 }

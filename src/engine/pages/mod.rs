@@ -396,7 +396,7 @@ impl Pages {
             self.recurrent.get_mut(seq as usize).and_then(|own| own.kept.pop());
             self.release(last);
         }
-        self.stand(seq, remain);
+        self.set_position(seq, remain);
         remain
     }
 
@@ -477,7 +477,7 @@ impl Pages {
         if let Some(own) = self.recurrent.get_mut(seq as usize) {
             own.kept.push(state);
             if state.is_some() {
-                self.stand(seq, positions);
+                self.set_position(seq, positions);
             }
         }
     }

@@ -62,7 +62,7 @@ impl Pages {
     }
 
     /// Number of positions, up to `positions`, at which `seq` resumes.
-    pub fn stands_at(&self, seq: u32, positions: usize) -> usize {
+    pub fn resume_position(&self, seq: u32, positions: usize) -> usize {
         if self.has_states() { self.recurrent[seq as usize].at.min(positions) } else { positions }
     }
 
@@ -175,7 +175,7 @@ impl Pages {
         if !self.has_states() || self.recurrent[seq as usize].next.is_some() {
             return;
         }
-        self.stand(seq, 0);
+        self.set_position(seq, 0);
     }
 
     /// The maximum number of positions, up to `positions`, whose state exists.
@@ -186,7 +186,7 @@ impl Pages {
     }
 
     /// Moves `seq` to `positions` positions, whose state exists.
-    pub(super) fn stand(&mut self, seq: u32, positions: usize) {
+    pub(super) fn set_position(&mut self, seq: u32, positions: usize) {
         let Some(own) = self.recurrent.get_mut(seq as usize) else { return };
         let pool = &mut self.pools[PageKind::State as usize];
         if own.at != positions || positions == 0 {

@@ -135,7 +135,7 @@ impl RowCost {
     /// Weight of the newest step.
     const NEWEST: f64 = 0.25;
     /// Number of steps with drafts after which a step without drafts is measured again.
-    const MOST_DRAFTING: usize = 64;
+    const MAX_DRAFTING: usize = 64;
 
     /// On a device a few rows take little more time than one. Drafting there must not depend on a clock,
     /// because sums depend on the number of rows.
@@ -146,7 +146,7 @@ impl RowCost {
 
     /// False if a step without drafts has to be measured first.
     fn is_known(&self) -> bool {
-        !self.is_measured || self.plain.is_some() && self.n_drafting < Self::MOST_DRAFTING
+        !self.is_measured || self.plain.is_some() && self.n_drafting < Self::MAX_DRAFTING
     }
 
     /// The cost in a step of `n_seqs` sequences, only one of which gains from its drafts. `known` is relative
@@ -258,7 +258,7 @@ mod tests {
         // One slow step changes little; many do. Occasionally a step runs without drafts.
         cost.add(1, Duration::from_secs(1));
         assert!(cost.with_others(None, 1) < 0.2);
-        (0..RowCost::MOST_DRAFTING).for_each(|_| cost.add(1, Duration::from_millis(30)));
+        (0..RowCost::MAX_DRAFTING).for_each(|_| cost.add(1, Duration::from_millis(30)));
         assert!(cost.with_others(None, 1) > 1.9 && !cost.is_known());
         cost.add(0, Duration::from_millis(10));
         assert!(cost.is_known());

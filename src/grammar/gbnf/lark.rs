@@ -9,7 +9,7 @@ use super::super::{at_most, quote};
 use super::{GrammarError, Item, Repeated, Rule};
 
 /// Deepest nesting of terminals and rules: the parser walks them recursively.
-const MOST_LEVELS: usize = 1000;
+const MAX_LEVELS: usize = 1000;
 
 /// # Errors
 /// [`GrammarError::TooLarge`] if rules refer to others through too many levels.
@@ -165,7 +165,7 @@ fn words(rules: &[Rule]) -> Result<Vec<bool>, GrammarError> {
     let mut n_levels = 0;
     while !level.is_empty() {
         n_levels += 1;
-        at_most("levels of rules", n_levels, MOST_LEVELS)?;
+        at_most("levels of rules", n_levels, MAX_LEVELS)?;
         let mut next = Vec::new();
         for index in level {
             is_word[index] = true;

@@ -6,10 +6,10 @@ use super::super::at_most;
 use super::{Choices, GrammarError, Item, Repeated, Rule};
 
 /// Maximum number of rules, groups included. llguidance walks them recursively.
-const MOST_RULES: usize = 4000;
-const MOST_GROUPS: usize = 64;
+const MAX_RULES: usize = 4000;
+const MAX_GROUPS: usize = 64;
 /// Largest repetition count.
-const MOST_TIMES: u32 = 10_000;
+const MAX_TIMES: u32 = 10_000;
 
 pub struct Reader<'t> {
     text: &'t str,
@@ -82,7 +82,7 @@ impl<'t> Reader<'t> {
     }
 
     fn add(&mut self, name: String, choices: Choices) -> Result<usize, GrammarError> {
-        at_most("rules and groups", self.rules.len() + 1, MOST_RULES)?;
+        at_most("rules and groups", self.rules.len() + 1, MAX_RULES)?;
         self.rules.push(Rule { name, choices });
         self.defined.push(false);
         Ok(self.rules.len() - 1)
@@ -139,7 +139,7 @@ impl<'t> Reader<'t> {
 
     fn group(&mut self) -> Result<Item, GrammarError> {
         self.groups += 1;
-        at_most("nested groups", self.groups, MOST_GROUPS)?;
+        at_most("nested groups", self.groups, MAX_GROUPS)?;
         self.next();
         self.space(true);
         let choices = self.choices(true)?;
@@ -202,8 +202,8 @@ impl<'t> Reader<'t> {
             return Ok(None);
         }
         match digits.parse() {
-            Ok(number) if number <= MOST_TIMES => Ok(Some(number)),
-            _ => Err(self.wrong_at(start, format!("at most {MOST_TIMES} repetitions, found {digits}"))),
+            Ok(number) if number <= MAX_TIMES => Ok(Some(number)),
+            _ => Err(self.wrong_at(start, format!("at most {MAX_TIMES} repetitions, found {digits}"))),
         }
     }
 

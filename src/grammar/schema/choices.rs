@@ -7,9 +7,9 @@ use super::closing::{Around, closes, given};
 use super::{Tidy, number};
 
 /// Maximum number of comparisons of constants and types in a schema. The parser compares the rest.
-const MOST_COMPARED: usize = 500_000;
+const MAX_COMPARED: usize = 500_000;
 /// Longest chain of references that is followed.
-const MOST_LINKS: usize = 16;
+const MAX_LINKS: usize = 16;
 
 impl<'a> Tidy<'a> {
     /// True if no value fits two of these schemas; `around` is what is around each.
@@ -26,7 +26,7 @@ impl<'a> Tidy<'a> {
 
     /// The target of a schema that is only a reference.
     fn follow(&self, mut schema: &'a Value) -> &'a Value {
-        for _ in 0..MOST_LINKS {
+        for _ in 0..MAX_LINKS {
             let is_type = |key: &str| ["type", "const", "enum", "properties"].contains(&key);
             let Some(object) = schema.as_object().filter(|object| !object.keys().any(|key| is_type(key)))
             else {
@@ -105,7 +105,7 @@ impl Count {
     /// False if there are too many.
     fn add(&mut self, n: usize) -> bool {
         self.0 = self.0.saturating_add(n);
-        self.0 <= MOST_COMPARED
+        self.0 <= MAX_COMPARED
     }
 
     /// True if the types or the constants of two schemas have nothing in common.

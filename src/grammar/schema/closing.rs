@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use super::{GrammarError, Tidy, at_most};
 
 /// Maximum number of names that are read to close the objects of a schema.
-const MOST_NAMES: usize = 500_000;
+const MAX_NAMES: usize = 500_000;
 
 /// Keywords whose schemas apply to the same value, and true if each of them does.
 const IN_PLACE: &[(&str, bool)] = &[
@@ -45,7 +45,7 @@ impl Around<'_> {
 
 /// The properties that schemas of one object name.
 #[derive(Clone, Debug, Default)]
-struct Said<'a> {
+struct NamedBy<'a> {
     names: Vec<&'a str>,
     is_open: bool,
     /// True if a schema that always applies closes the object.
@@ -54,7 +54,7 @@ struct Said<'a> {
     choice_closes: bool,
 }
 
-impl<'a> Said<'a> {
+impl<'a> NamedBy<'a> {
     /// Without the schemas that the keywords of `object` contain.
     fn of(object: &'a Map<String, Value>) -> Self {
         let named = object.get("properties").and_then(Value::as_object).into_iter().flatten();
@@ -103,36 +103,36 @@ impl<'a> Tidy<'a> {
         object: &'a Map<String, Value>,
         around: &Around<'a>,
     ) -> Result<Place<'a>, GrammarError> {
-        let (own, units) = (Said::of(object), self.units(object));
+        let (own, units) = (NamedBy::of(object), self.units(object));
         if own.is_silent() && units.len() < 2 && *around == Around::default() {
             return Ok(Place::default());
         }
-        let said = units.iter().map(|unit| self.said(unit)).collect::<Result<Vec<_>, _>>()?;
+        let named = units.iter().map(|unit| self.named_by(unit)).collect::<Result<Vec<_>, _>>()?;
         // `unevaluatedProperties` closes the object also if it has patterns, and to the names around it.
         let is_sealed = own.closes && given(object, "unevaluatedProperties").is_some();
         let is_open_outside = around.is_open || (own.is_open && !own.closes);
-        let n_open = said.iter().filter(|said| said.is_open).count();
+        let n_open = named.iter().filter(|named| named.is_open).count();
         let may_close = !is_open_outside && n_open == 0 && !around.is_closed;
         let closes = if is_sealed { n_open == 0 } else { own.closes && may_close };
         // A schema that is written here is preferred to a reference, whose target may have other users.
-        let closers = || (0..units.len()).filter(|i| units[*i].always_applies && said[*i].closes);
+        let closers = || (0..units.len()).filter(|i| units[*i].always_applies && named[*i].closes);
         let is_here = |i: &usize| units[*i].parts[0].as_object().is_some_and(self::closes);
         let closer = closers().find(is_here).or_else(|| closers().next());
         let closer = closer.filter(|_| may_close && !closes);
         let mut place = Place::default();
         if closes {
-            let all = said.iter().flat_map(|said| &said.names);
+            let all = named.iter().flat_map(|named| &named.names);
             let outer = if is_sealed { &[] } else { &around.names[..] };
             place.closed = Some(self.unique(own.names.iter().chain(all).chain(outer))?);
         }
         for (i, unit) in units.iter().enumerate() {
-            let is_open = is_open_outside || n_open > usize::from(said[i].is_open);
+            let is_open = is_open_outside || n_open > usize::from(named[i].is_open);
             let is_closed = unit.always_applies && Some(i) != closer;
             let mut inner = Around { names: Vec::new(), is_open, is_closed };
-            if !is_open && (!is_closed || said[i].choice_closes) {
+            if !is_open && (!is_closed || named[i].choice_closes) {
                 self.count_names(units.len())?;
-                let others = said.iter().enumerate().filter(|(other, _)| *other != i);
-                let others = others.flat_map(|(_, said)| &said.names);
+                let others = named.iter().enumerate().filter(|(other, _)| *other != i);
+                let others = others.flat_map(|(_, named)| &named.names);
                 inner.names = self.unique(own.names.iter().chain(others).chain(&around.names))?;
             }
             place.inner.insert((unit.keyword, unit.at), inner);
@@ -145,8 +145,9 @@ impl<'a> Tidy<'a> {
         if around == Around::default() {
             return Ok(around);
         }
-        let said = self.said(&Unit { keyword: "$ref", at: 0, parts: vec![target], always_applies: true })?;
-        Ok(match (said.closes, said.choice_closes) {
+        let named =
+            self.named_by(&Unit { keyword: "$ref", at: 0, parts: vec![target], always_applies: true })?;
+        Ok(match (named.closes, named.choice_closes) {
             (false, false) => Around::default(),
             (_, false) if around.is_closed => Around { names: Vec::new(), ..around },
             _ => around,
@@ -178,8 +179,8 @@ impl<'a> Tidy<'a> {
     }
 
     /// The properties that the schemas of a unit name, with those that they refer to.
-    fn said(&mut self, unit: &Unit<'a>) -> Result<Said<'a>, GrammarError> {
-        let mut all = Said::default();
+    fn named_by(&mut self, unit: &Unit<'a>) -> Result<NamedBy<'a>, GrammarError> {
+        let mut all = NamedBy::default();
         let mut seen: HashSet<(*const Value, bool)> = HashSet::new();
         let mut left: Vec<(&Value, bool)> =
             unit.parts.iter().rev().map(|part| (*part, unit.always_applies)).collect();
@@ -188,7 +189,7 @@ impl<'a> Tidy<'a> {
             if !seen.insert((std::ptr::from_ref(schema), applies)) {
                 continue;
             }
-            let own = Said::of(object);
+            let own = NamedBy::of(object);
             self.count_names(1 + own.names.len())?;
             all.names.extend(own.names);
             all.is_open |= own.is_open && !own.closes;
@@ -217,7 +218,7 @@ impl<'a> Tidy<'a> {
 
     fn count_names(&mut self, n: usize) -> Result<(), GrammarError> {
         self.n_names += n;
-        at_most("names of properties in schemas that are combined", self.n_names, MOST_NAMES)
+        at_most("names of properties in schemas that are combined", self.n_names, MAX_NAMES)
     }
 }
 

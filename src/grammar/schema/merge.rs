@@ -9,25 +9,25 @@ use llguidance::derivre::RegexBuilder;
 use llguidance::regex_to_lark;
 use serde_json::{Map, Value};
 
-use crate::effort::{self, MOST_COMBINATIONS, Work};
+use crate::effort::{self, MAX_COMBINATIONS, Work};
 use crate::{GrammarError, at_most, caught};
 
 /// Largest number of schemas of a value after merging, with those of its parts.
-const MOST_MERGED: f64 = 300e3;
+const MAX_MERGED: f64 = 300e3;
 /// Largest number of schemas that are visited to find out.
-const MOST_VISITS: usize = 300_000;
+const MAX_VISITS: usize = 300_000;
 /// Deepest nesting of merged schemas and references. The parser has the same limit.
-const MOST_LEVELS: usize = 128;
+const MAX_LEVELS: usize = 128;
 /// Largest number of pairs of patterns of property names: both patterns of a pair must not match one name.
-const MOST_NAME_PAIRS: usize = 5000;
+const MAX_NAME_PAIRS: usize = 5000;
 /// Largest number of properties of an object with `minProperties` or `maxProperties`, which may be written
 /// as one alternative per property.
-const MOST_COUNTED_PROPERTIES: usize = 500;
+const MAX_COUNTED_PROPERTIES: usize = 500;
 /// Largest product of the number of properties of an object and the number of all schemas: the parser goes
 /// through all rules for each optional property.
-const MOST_PROPERTIES: usize = 40_000_000;
+const MAX_PROPERTIES: usize = 40_000_000;
 /// Largest number of different patterns.
-const MOST_PATTERNS: usize = 1000;
+const MAX_PATTERNS: usize = 1000;
 
 type Object = Map<String, Value>;
 
@@ -54,7 +54,7 @@ pub fn check(root: &Value, defs: &[(String, Value)]) -> Result<(), GrammarError>
         merge.value(&[schema], 0)?;
     }
     let n_schemas = merge.n_visits + merge.most_properties;
-    at_most("properties of one object", merge.most_properties, MOST_PROPERTIES / n_schemas.max(1))
+    at_most("properties of one object", merge.most_properties, MAX_PROPERTIES / n_schemas.max(1))
 }
 
 struct Merge<'a> {
@@ -74,9 +74,9 @@ impl<'a> Merge<'a> {
         let (mut members, mut choices): (Vec<&'a Object>, Vec<&'a Vec<Value>>) = (Vec::new(), Vec::new());
         while let Some((schema, level)) = open.pop() {
             self.n_visits += 1;
-            at_most("schemas after merging", self.n_visits, MOST_VISITS)?;
+            at_most("schemas after merging", self.n_visits, MAX_VISITS)?;
             let Value::Object(object) = schema else { continue };
-            if level > MOST_LEVELS {
+            if level > MAX_LEVELS {
                 continue;
             }
             merged.size += 1.0;
@@ -110,10 +110,10 @@ impl<'a> Merge<'a> {
         // Each combination has the base, and one option of each choice.
         let options: f64 = of_choices.iter().map(|(size, n)| size * merged.alternatives / n).sum();
         merged.size = base * merged.alternatives + options;
-        if merged.size > MOST_MERGED {
-            at_most("schemas after merging", merged.size as usize, MOST_MERGED as usize)?;
+        if merged.size > MAX_MERGED {
+            at_most("schemas after merging", merged.size as usize, MAX_MERGED as usize)?;
         }
-        if merged.patterns > MOST_COMBINATIONS {
+        if merged.patterns > MAX_COMBINATIONS {
             let detail = "too many patterns, or patterns with too many alternatives, apply to one text";
             return Err(GrammarError::Invalid(detail.to_owned()));
         }
@@ -139,7 +139,7 @@ impl<'a> Merge<'a> {
             Err(_) => 1.0,
         };
         self.patterns.insert(pattern, alternatives);
-        at_most("different patterns", self.patterns.len(), MOST_PATTERNS)?;
+        at_most("different patterns", self.patterns.len(), MAX_PATTERNS)?;
         Ok(alternatives)
     }
 
@@ -163,7 +163,7 @@ impl<'a> Merge<'a> {
             .iter()
             .any(|member| member.contains_key("minProperties") || member.contains_key("maxProperties"))
         {
-            at_most("properties of an object that are counted", n_properties, MOST_COUNTED_PROPERTIES)?;
+            at_most("properties of an object that are counted", n_properties, MAX_COUNTED_PROPERTIES)?;
         }
         for name in names {
             let own = |member| properties(member).and_then(|named| named.get(name));
@@ -171,7 +171,7 @@ impl<'a> Merge<'a> {
         }
         let names: BTreeSet<&String> = members.iter().filter_map(patterns).flat_map(Map::keys).collect();
         self.n_name_pairs += names.len() * names.len().saturating_sub(1) / 2;
-        at_most("pairs of patterns of property names", self.n_name_pairs, MOST_NAME_PAIRS)?;
+        at_most("pairs of patterns of property names", self.n_name_pairs, MAX_NAME_PAIRS)?;
         for name in names {
             parts.push(members.iter().filter_map(patterns).filter_map(|named| named.get(name)).collect());
         }

@@ -18,13 +18,13 @@ pub use owner::Owner;
 use super::{GrammarError, Limits, Space, at_most};
 
 /// Deepest nesting of lists and objects in a schema, as in `serde_json`.
-const MOST_LEVELS: usize = 128;
+const MAX_LEVELS: usize = 128;
 /// Maximum total depth of a schema and everything it refers to: each level takes stack, less than 5 kB. A
 /// browser has less.
-const MOST_LEVELS_IN_ALL: usize = if cfg!(target_arch = "wasm32") { 2000 } else { 20_000 };
+const MAX_LEVELS_IN_ALL: usize = if cfg!(target_arch = "wasm32") { 2000 } else { 20_000 };
 
 /// Maximum number of properties of one object: the time to compile them grows with their square.
-const MOST_PROPERTIES: usize = 4000;
+const MAX_PROPERTIES: usize = 4000;
 
 /// Types of JSON values, as `type` names them.
 const TYPES: &[&str] = &["null", "boolean", "number", "integer", "string", "array", "object"];
@@ -150,7 +150,7 @@ impl Schema {
         }
         let parts = || defs.iter().map(|(_, def)| def).chain([&root]);
         let in_all: usize = parts().map(|part| levels(part, 0)).sum::<Result<usize, _>>()?;
-        at_most("levels including references", in_all, MOST_LEVELS_IN_ALL)?;
+        at_most("levels including references", in_all, MAX_LEVELS_IN_ALL)?;
         merge::check(&root, &defs)?;
         Ok(Self { owner: owner.clone(), root, defs, notes: tidy.notes })
     }
@@ -263,7 +263,7 @@ impl<'a> Tidy<'a> {
             tidied.insert("additionalProperties".to_owned(), false.into());
         }
         let n_properties = tidied.get("properties").and_then(Value::as_object).map_or(0, Map::len);
-        at_most("properties in one object", n_properties, MOST_PROPERTIES)?;
+        at_most("properties in one object", n_properties, MAX_PROPERTIES)?;
         Ok(tidied.into())
     }
 
@@ -322,7 +322,7 @@ impl<'a> Tidy<'a> {
                 json!(FARTHEST_BOUND)
             }
             ("multipleOf", value) if !has_few_remainders(value) => {
-                let why = format!("it is more than {MOST_REMAINDERS} times its last digit");
+                let why = format!("it is more than {MAX_REMAINDERS} times its last digit");
                 return self.leave_out(key, at, &why);
             }
             (key, Value::Number(_)) if is_count(key) => whole(value),
@@ -401,7 +401,7 @@ fn implies_object(schema: &Map<String, Value>) -> bool {
 
 /// Depth of nested lists and objects.
 fn levels(value: &Value, above: usize) -> Result<usize, GrammarError> {
-    at_most("levels", above, MOST_LEVELS)?;
+    at_most("levels", above, MAX_LEVELS)?;
     let deeper = |most: usize, value| levels(value, above + 1).map(|n| most.max(n));
     match value {
         Value::Array(items) => Ok(1 + items.iter().try_fold(0, deeper)?),
@@ -507,11 +507,11 @@ fn is_count(key: &str) -> bool {
 }
 
 /// Largest `multipleOf`, in units of its last digit: the lexer has a state for each remainder.
-const MOST_REMAINDERS: u64 = 1_000_000;
+const MAX_REMAINDERS: u64 = 1_000_000;
 
 fn has_few_remainders(multiple: &Value) -> bool {
     let digits = multiple.to_string().replace(['.', '-'], "");
-    !multiple.is_number() || digits.parse().is_ok_and(|n: u64| n <= MOST_REMAINDERS)
+    !multiple.is_number() || digits.parse().is_ok_and(|n: u64| n <= MAX_REMAINDERS)
 }
 
 /// Converts a count written as 3.0 to an integer.

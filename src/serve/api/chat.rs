@@ -21,7 +21,7 @@ use crate::http::json::json;
 use crate::http::stream::{Encoder, Framing, Out, answer, fold};
 use crate::instance::Instance;
 use crate::job::{Job, Update};
-use crate::kinds::{Bool, Int, MOST, Object};
+use crate::kinds::{Bool, Int, MAX_INT, Object};
 use crate::messages::{self, ChatFields};
 use crate::model::Served;
 use crate::sampling::{self, Choices, Generation, TOP_LOGPROBS};
@@ -53,7 +53,7 @@ request! {
         ..Choices,
         ..Running,
         /// -1 and -2 fill the context.
-        max_completion_tokens | max_tokens | n_predict: Int(-2, MOST),
+        max_completion_tokens | max_tokens | n_predict: Int(-2, MAX_INT),
         stream_options: Object<StreamOptions>,
         logprobs: Bool,
         /// Needs `logprobs`.

@@ -20,7 +20,7 @@ use crate::http::json::json;
 use crate::http::stream::{Encoder, Framing, Out, answer, fold};
 use crate::instance::Instance;
 use crate::job::{Job, Update};
-use crate::kinds::{Any, Bool, Int, MOST, Object};
+use crate::kinds::{Any, Bool, Int, MAX_INT, Object};
 use crate::model::Served;
 use crate::prompts;
 use crate::sampling::{self, Choices, Generation, TOP_LOGPROBS};
@@ -49,7 +49,7 @@ request! {
             "anyOf": [{ "type": "string" }, { "type": "array", "minItems": 1 }],
         } or missing(prompts::WANT),
         /// -1 and -2 fill the context.
-        max_tokens | max_completion_tokens | n_predict: Int(-2, MOST),
+        max_tokens | max_completion_tokens | n_predict: Int(-2, MAX_INT),
         stream_options: Object<StreamOptions>,
         logprobs | n_probs: Int(0, TOP_LOGPROBS as i64),
         echo: Bool,
@@ -105,7 +105,7 @@ impl ParsedRequest {
     }
 
     /// Token counts, without a token that is not shown.
-    fn told(&self, stats: Stats) -> Stats {
+    fn shown_stats(&self, stats: Stats) -> Stats {
         let generated_tokens = if self.scores_only { 0 } else { stats.generated_tokens };
         Stats { generated_tokens, ..stats }
     }
@@ -285,7 +285,7 @@ impl Encoder for Chunks {
         let logprobs = logprobs.then(|| TextLogprobs::new(&self.model.served, token.as_slice(), *offset));
         *offset += token.map_or(0, |token| String::from_utf8_lossy(&token.bytes).chars().count());
         let has_token = logprobs.as_ref().is_some_and(|logprobs| !logprobs.tokens.is_empty());
-        let timings = || Timings::from(&self.parsed.told(stats));
+        let timings = || Timings::from(&self.parsed.shown_stats(stats));
         if (!event.text.is_empty() || has_token) && !self.parsed.scores_only {
             let timings = self.parsed.timings_per_token.then(timings);
             chunks.push(Chunk { timings, ..self.text(index, event.text, logprobs, None) });
@@ -299,7 +299,7 @@ impl Encoder for Chunks {
 
     fn end(&mut self, chunks: &mut Vec<Chunk<CompletionChoice>>) {
         if self.parsed.include_usage {
-            let stats = self.choices.iter().map(|(choice, _)| self.parsed.told(choice.stats));
+            let stats = self.choices.iter().map(|(choice, _)| self.parsed.shown_stats(choice.stats));
             let stats: Vec<Stats> = stats.collect();
             let usage = Some(Some(Usage::new(&stats, self.parsed.job.n, 0)));
             chunks.push(Chunk { usage, ..self.chunk(None) });

@@ -42,7 +42,7 @@ use super::http::guard::{Client, guard};
 use super::http::places::Peer;
 use super::instance::Instance;
 use super::job::{Handle, Job};
-use super::kinds::{Bool, Int, List, MOST, Text, UpTo};
+use super::kinds::{Bool, Int, List, MAX_INT, Text, UpTo};
 use super::messages::{ChatFields, ChatPrompt, MESSAGES, Message};
 use super::model::Served;
 use super::shares::Share;
@@ -149,7 +149,7 @@ request! {
         cache_salt | prompt_cache_key: Text,
         return_progress: Bool,
         /// Maximum time after the first token; 0 and -1 are unlimited.
-        t_max_predict_ms: Int(-1, MOST),
+        t_max_predict_ms: Int(-1, MAX_INT),
         /// The slot that stores the answer; -1 is any.
         id_slot: UpTo(-1),
     }
@@ -267,7 +267,7 @@ impl Received {
         let client = &self.client.0;
         Ok(Job {
             export_to: None,
-            handed: None,
+            transferred: None,
             prompts,
             options,
             n,

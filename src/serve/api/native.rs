@@ -19,7 +19,7 @@ use crate::http::json::json;
 use crate::http::stream::{Encoder, Framing, Out, answer, fold};
 use crate::instance::Instance;
 use crate::job::{Job, Update};
-use crate::kinds::{Any, Bool, Int, MOST, Texts};
+use crate::kinds::{Any, Bool, Int, MAX_INT, Texts};
 use crate::model::Served;
 use crate::prompts;
 use crate::sampling::{self, Choices, Generation, TOP_LOGPROBS};
@@ -45,7 +45,7 @@ request! {
             "anyOf": [{ "type": "string" }, { "type": "array", "minItems": 1 }],
         } or missing(prompts::WANT),
         /// 0 only evaluates the prompt; -1 and -2 fill the context.
-        n_predict | max_tokens: Int(-2, MOST),
+        n_predict | max_tokens: Int(-2, MAX_INT),
         n_probs: Int(0, TOP_LOGPROBS as i64),
         post_sampling_probs: Bool,
         return_tokens: Bool,

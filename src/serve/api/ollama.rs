@@ -23,7 +23,7 @@ use crate::http::json::json;
 use crate::http::stream::{Encoder, Framing, Out, answer, fold};
 use crate::instance::Instance;
 use crate::job::{Job, Update};
-use crate::kinds::{Any, Array, Bool, Int, List, MOST, Object, Text};
+use crate::kinds::{Any, Array, Bool, Int, List, MAX_INT, Object, Text};
 use crate::messages::{self, ChatPrompt, Continuation, MESSAGES, TemplateFields, Thinking};
 use crate::model::Served;
 use crate::prompts;
@@ -65,7 +65,7 @@ request! {
     /// Options of ollama's requests.
     struct OllamaOptions {
         ..Generation,
-        num_predict: Int(-2, MOST),
+        num_predict: Int(-2, MAX_INT),
     }
 }
 

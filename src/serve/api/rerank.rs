@@ -16,7 +16,7 @@ use crate::error::ApiError;
 use crate::fields::{missing, request};
 use crate::http::json::json;
 use crate::job::Job;
-use crate::kinds::{Array, Bool, Int, MOST, Text};
+use crate::kinds::{Array, Bool, Int, MAX_INT, Text};
 use crate::model::Served;
 use crate::pooled::{self, CUT, CUT_TOKENS, Cutting, TEXTS};
 
@@ -40,12 +40,12 @@ request! {
         /// The documents under TEI's name.
         texts: Array(TEXTS) as { "minItems": 1 },
         /// Number of best documents to return; all by default.
-        top_n: Int(1, MOST),
+        top_n: Int(1, MAX_INT),
         return_documents: Bool,
         /// `return_documents` in TEI's format.
         return_text: Bool,
         /// Truncates each document to this number of tokens.
-        max_tokens_per_doc: Int(1, MOST),
+        max_tokens_per_doc: Int(1, MAX_INT),
         /// False applies a sigmoid to logits; the default in TEI's format. A decoder's scores are
         /// probabilities, and are not changed.
         raw_scores: Bool,

@@ -105,7 +105,7 @@ impl Inference {
         if let Some((transfer, source)) = &parsed.fetch {
             // The last token is always computed locally.
             let most = model.saved_size.most(job.prompts[0].len() - 1);
-            job.handed = transfer.fetch(source, most).await;
+            job.transferred = transfer.fetch(source, most).await;
         }
         let handle = self.app.begin_in(&model, job, place).map_err(|err| status(&err))?;
         let (sender, receiver) = mpsc::channel(MESSAGES);

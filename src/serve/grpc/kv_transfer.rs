@@ -25,7 +25,7 @@ use tokio::time::{interval, timeout};
 
 use crate::options::KvTransferOptions;
 use sterna_serve::companion::{
-    ApiError, COMPUTED_HERE, Endpoint, ExportedPrompts, Handed, KEY_BYTES, Key, Ticket,
+    ApiError, COMPUTED_HERE, Endpoint, ExportedPrompts, KEY_BYTES, Key, Ticket, TransferredPages,
 };
 
 /// First line in both directions.
@@ -116,7 +116,7 @@ impl Transfer {
     }
 
     /// Parameters that tell another server how to fetch the pages.
-    pub fn told(&self, ticket: Option<&Ticket>) -> Struct {
+    pub fn transfer_params(&self, ticket: Option<&Ticket>) -> Struct {
         let text = |text: String| Value { kind: Some(Kind::StringValue(text)) };
         let mut fields = BTreeMap::from([
             ("do_remote_decode".to_owned(), Value { kind: Some(Kind::BoolValue(false)) }),
@@ -135,15 +135,15 @@ impl Transfer {
     }
 
     /// Fetches pages of at most `most` bytes. Returns `None` and logs the reason if that fails.
-    pub async fn fetch(&self, source: &Source, most: usize) -> Option<Handed> {
+    pub async fn fetch(&self, source: &Source, most: usize) -> Option<TransferredPages> {
         let begun = Instant::now();
         let fetched = timeout(self.fetch_time, self.try_fetch(source, most)).await;
         let fetched = fetched.unwrap_or_else(|_| Err(format!("it took more than {:?}", self.fetch_time)));
         match fetched {
-            Ok((handed, n_bytes)) => {
+            Ok((pages, n_bytes)) => {
                 let ms = begun.elapsed().as_millis() as u64;
                 tracing::info!(n_bytes, ms, "pages fetched from {}", source.address);
-                Some(handed)
+                Some(pages)
             }
             Err(why) => {
                 tracing::warn!("{COMPUTED_HERE} from {}: {why}", source.address);
@@ -152,7 +152,7 @@ impl Transfer {
         }
     }
 
-    async fn try_fetch(&self, source: &Source, most: usize) -> Result<(Handed, usize), String> {
+    async fn try_fetch(&self, source: &Source, most: usize) -> Result<(TransferredPages, usize), String> {
         if !self.peers.contains(&source.address) {
             return Err("this address is not a configured peer".into());
         }
@@ -184,7 +184,7 @@ impl Transfer {
             bytes.resize(begin + more, 0);
             within(stream.read_exact(&mut bytes[begin..])).await.map_err(failed)?;
         }
-        Ok((Handed::new(bytes, room), n_bytes))
+        Ok((TransferredPages::new(bytes, room), n_bytes))
     }
 }
 

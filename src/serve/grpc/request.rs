@@ -88,7 +88,7 @@ impl ParsedRequest {
         };
         let job = Job {
             export_to: keep.as_ref().map(|transfer| Arc::clone(&transfer.exported)),
-            handed: None,
+            transferred: None,
             prompts: vec![prompt],
             options,
             n,

@@ -83,7 +83,8 @@ impl Messages {
         if let Some(end) = event.end {
             let last = event.token.as_ref().filter(|_| event.ends_text).map(|token| token.id);
             let met = choice.met(end, last, &options.stop, tokenizer);
-            let transfer = self.parsed.keep.as_ref().map(|transfer| transfer.told(ticket.as_deref()));
+            let transfer =
+                self.parsed.keep.as_ref().map(|transfer| transfer.transfer_params(ticket.as_deref()));
             choice.end(reason(end), met, transfer);
         } else if choice.shown < choice.written.len() || choice.utf8.is_pending() {
             return None;

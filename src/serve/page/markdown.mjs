@@ -11,7 +11,7 @@ const DEEPEST = 10;
 const WIDEST = 64;
 
 /** Maximum lines of a formula; longer ones are text. This limits how far its end is searched. */
-const MOST_FORMULA_LINES = 50;
+const MAX_FORMULA_LINES = 50;
 
 // Each of these patterns must match a line in linear time. A `.*` next to something it can also match would
 // not.
@@ -122,7 +122,7 @@ function code(lines, at, fence) {
 function formula(lines, at) {
   const close = FORMULA.exec(lines[at])[1] === "$$" ? "$$" : "\\]";
   const tex = [];
-  const most = Math.min(lines.length, at + MOST_FORMULA_LINES);
+  const most = Math.min(lines.length, at + MAX_FORMULA_LINES);
   for (let end = at; end < most && !isBlank(lines[end]); end += 1) {
     const text = end === at ? lines[end].trim().slice(2) : lines[end].trim();
     const stop = text.indexOf(close);

@@ -76,7 +76,7 @@ mod tests {
     use super::super::built_in;
     use super::*;
 
-    fn of(source: &str) -> [bool; 4] {
+    fn abilities(source: &str) -> [bool; 4] {
         let template = ChatTemplate::with_tokens(source, String::new(), String::new()).unwrap();
         let Abilities { system, tools, calls, parallel_calls } = Abilities::of(&template);
         [system, tools, calls, parallel_calls]
@@ -84,16 +84,16 @@ mod tests {
 
     #[test]
     fn what_is_shown_is_found_out() {
-        assert_eq!(of(built_in("chatml").unwrap()), [true, false, false, false]);
-        assert_eq!(of("{{ messages[-1].content }}"), [false; 4]);
-        assert_eq!(of("{{ raise_exception('no') }}"), [false; 4]);
+        assert_eq!(abilities(built_in("chatml").unwrap()), [true, false, false, false]);
+        assert_eq!(abilities("{{ messages[-1].content }}"), [false; 4]);
+        assert_eq!(abilities("{{ raise_exception('no') }}"), [false; 4]);
         let tools = "{% for tool in tools or [] %}{{ tool.function | tojson }}{% endfor %}";
         let turns = "{% for message in messages %}{{ message.content }}{% for call in message.tool_calls or \
                      [] %}{{ call.function.name }}{% endfor %}{% endfor %}";
-        assert_eq!(of(tools), [false, true, false, false]);
-        assert_eq!(of(&format!("{tools}{turns}")), [true; 4]);
+        assert_eq!(abilities(tools), [false, true, false, false]);
+        assert_eq!(abilities(&format!("{tools}{turns}")), [true; 4]);
         let one = "{% for message in messages %}{% if message.tool_calls and message.tool_calls | length > 1 \
                    %}{{ raise_exception('one call') }}{% endif %}{% endfor %}";
-        assert_eq!(of(&format!("{one}{tools}{turns}")), [true, true, true, false]);
+        assert_eq!(abilities(&format!("{one}{tools}{turns}")), [true, true, true, false]);
     }
 }

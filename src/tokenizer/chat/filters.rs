@@ -146,7 +146,7 @@ const OPERATORS: [(&str, Operator); 11] = [
     (MACRO, |_, _, args| match args {
         [inner, n_required, specials @ ..] => {
             let specials = specials.iter().map(Value::to_string).collect();
-            macros::of(inner, n_required.as_usize().unwrap_or(0), specials)
+            macros::wrapped(inner, n_required.as_usize().unwrap_or(0), specials)
         }
         _ => Err(missing()),
     }),

@@ -34,7 +34,7 @@ struct Macro {
 ///
 /// # Errors
 /// If `inner` has no name or arguments.
-pub fn of(inner: &Value, n_required: usize, specials: Vec<String>) -> Result<Value, Error> {
+pub fn wrapped(inner: &Value, n_required: usize, specials: Vec<String>) -> Result<Value, Error> {
     let arguments = inner.get_attr("arguments")?;
     let mut arguments: Vec<String> = arguments.try_iter()?.map(|name| name.to_string()).collect();
     arguments.truncate(arguments.len().saturating_sub(specials.len()));

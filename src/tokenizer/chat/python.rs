@@ -80,7 +80,7 @@ fn quoted(text: &str) -> String {
             '\t' => out += "\\t",
             '\\' => out += "\\\\",
             _ if char == quote => out.extend(['\\', quote]),
-            _ if char == ' ' || categories::of(char) & VISIBLE != 0 => out.push(char),
+            _ if char == ' ' || categories::category(char) & VISIBLE != 0 => out.push(char),
             _ if code < 0x100 => out += &format!("\\x{code:02x}"),
             _ if code < 0x10000 => out += &format!("\\u{code:04x}"),
             _ => out += &format!("\\U{code:08x}"),

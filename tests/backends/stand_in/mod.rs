@@ -76,7 +76,7 @@ fn greedy(settings: &str, backend: &str, more: &[&str]) -> Result<String, String
 fn has_demo() -> bool {
     let has = sterna::demo::model().is_some();
     if !has {
-        support::say(format_args!("not run: this build has no demo model (feature demo)"));
+        support::print_note(format_args!("not run: this build has no demo model (feature demo)"));
     }
     has
 }
@@ -251,7 +251,9 @@ fn lost_cards_end_the_run() {
 fn old_drivers_are_reported_with_a_remedy() {
     let listed = text(&sterna("driver=11.8", &["devices"]).stdout);
     if listed.contains("the test driver") {
-        support::say(format_args!("not run: the kernels were built without a toolkit (scripts/setup-cuda)"));
+        support::print_note(format_args!(
+            "not run: the kernels were built without a toolkit (scripts/setup-cuda)"
+        ));
         return;
     }
     let stderr = greedy("driver=11.8", "cuda", &[]).unwrap_err();

@@ -1,18 +1,15 @@
 //! Many clients, slow clients, clients that disconnect, and engines that fail.
 
 use std::io::{BufRead, Read, Write};
-use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use ggml_types::HostTensor;
 use serde_json::{Value, json};
-use sterna::backend::{self, Backend, BackendError, Exec, KvPage, Plan, WeightId};
+use sterna::backend::{self, BackendError};
 use sterna::engine::{Engine, EngineOptions};
 use sterna::gguf::Gguf;
-use sterna::program::{Buf, Program, Sampling, Step};
 use sterna::serve::ServeError;
+use support::HookedBackend;
 
 use super::client::{self, N_CTX, SLOTS, TestServer, read_head};
 
@@ -82,11 +79,13 @@ fn disconnected_client_frees_its_pages() {
         |server: &TestServer| server.metric("vllm:request_success_total{finished_reason=\"abort\"}");
     let mut whole = endless();
     whole["stream"] = false.into();
-    for pause in [Duration::ZERO, Duration::from_millis(400)] {
+    let generated = |server: &TestServer| server.metric("llamacpp:tokens_predicted_total");
+    for n_tokens in [0.0, 8.0] {
         let before = aborted(&server);
         let stream = server.begin("/completion", &whole);
         server.until("it runs", |server| server.metric("llamacpp:requests_processing") == 1.0);
-        std::thread::sleep(pause);
+        let begun = generated(&server);
+        server.until("it generates", |server| generated(server) >= begun + n_tokens);
         drop(stream);
         server.until("it is cancelled", |server| aborted(server) > before);
     }
@@ -151,7 +150,7 @@ fn late_reader_gets_the_whole_answer() {
     let generated = |server: &TestServer| server.metric("llamacpp:tokens_predicted_total");
     server.until("its sequences pause", |server| {
         let before = generated(server);
-        std::thread::sleep(Duration::from_millis(300));
+        std::thread::sleep(Duration::from_millis(100));
         before > 0.0 && generated(server) == before
     });
     let total = 64.0 * 90.0;
@@ -285,88 +284,19 @@ pub enum Act {
 pub fn engine_that(act: impl Fn(usize) -> Act + Send + Sync + 'static) -> Engine {
     let path = support::golden("bitnet/tiny-i2_s.gguf").expect("tiny-i2_s.gguf is in tests/data");
     let options = EngineOptions { n_ctx: Some(N_CTX), n_seqs: SLOTS, batch: 64, ..EngineOptions::default() };
-    let inner = backend::open("cpu", 1).unwrap();
-    let acting = Acting { inner, runs: AtomicUsize::new(0), act: Arc::new(act) };
-    Engine::on_backend(Gguf::open(&path).unwrap(), &options, Box::new(acting), |_| ()).unwrap()
-}
-
-struct Acting {
-    inner: Box<dyn Backend>,
-    runs: AtomicUsize,
-    act: Arc<dyn Fn(usize) -> Act + Send + Sync>,
-}
-
-impl Backend for Acting {
-    fn name(&self) -> &'static str {
-        self.inner.name()
-    }
-
-    fn device(&self) -> String {
-        self.inner.device()
-    }
-
-    fn plan(&self, p: &Program) -> Result<Plan, BackendError> {
-        self.inner.plan(p)
-    }
-
-    fn upload(&mut self, w: &HostTensor) -> Result<WeightId, BackendError> {
-        self.inner.upload(w)
-    }
-
-    fn compile(&mut self, p: &Program, weights: &[WeightId]) -> Result<Exec, BackendError> {
-        self.inner.compile(p, weights)
-    }
-
-    fn run(&mut self, e: Exec, step: &Step<'_>) -> Result<(), BackendError> {
-        match (self.act)(self.runs.fetch_add(1, Ordering::Relaxed)) {
-            Act::Run => {}
-            Act::Sleep(time) => std::thread::sleep(time),
-            Act::Fail => {
-                let (call, detail) = ("run", "on purpose".into());
-                return Err(BackendError::Device { backend: "acting", call, detail });
+    let runs = AtomicUsize::new(0);
+    let before = move |call: &'static str| match call {
+        "run" => match act(runs.fetch_add(1, Ordering::Relaxed)) {
+            Act::Run => Ok(()),
+            Act::Sleep(time) => {
+                std::thread::sleep(time);
+                Ok(())
             }
+            Act::Fail => Err(BackendError::Device { backend: "hooked", call, detail: "on purpose".into() }),
             Act::Panic => panic!("on purpose"),
-        }
-        self.inner.run(e, step)
-    }
-
-    fn read(&mut self, e: Exec, b: Buf, first_row: usize, out: &mut [f32]) -> Result<(), BackendError> {
-        self.inner.read(e, b, first_row, out)
-    }
-
-    fn write(&mut self, e: Exec, b: Buf, first_row: usize, values: &[f32]) -> Result<(), BackendError> {
-        self.inner.write(e, b, first_row, values)
-    }
-
-    fn tokens(&mut self, e: Exec, first_row: usize, out: &mut [u32]) -> Result<(), BackendError> {
-        self.inner.tokens(e, first_row, out)
-    }
-
-    fn runs_ahead(&self, e: Exec, how: &Sampling) -> bool {
-        self.inner.runs_ahead(e, how)
-    }
-
-    fn picked(&mut self, e: Exec, seq: u32, back: usize) -> Result<u32, BackendError> {
-        self.inner.picked(e, seq, back)
-    }
-
-    fn clamped(&mut self, e: Exec) -> Result<Option<u64>, BackendError> {
-        self.inner.clamped(e)
-    }
-
-    fn page_bytes(&self, e: Exec, page: KvPage) -> usize {
-        self.inner.page_bytes(e, page)
-    }
-
-    fn read_page(&mut self, e: Exec, page: KvPage, out: &mut [u8]) -> Result<(), BackendError> {
-        self.inner.read_page(e, page, out)
-    }
-
-    fn write_page(&mut self, e: Exec, page: KvPage, bytes: &[u8]) -> Result<(), BackendError> {
-        self.inner.write_page(e, page, bytes)
-    }
-
-    fn run_stages(&mut self, e: Exec, range: Range<usize>, step: &Step<'_>) -> Result<(), BackendError> {
-        self.inner.run_stages(e, range, step)
-    }
+        },
+        _ => Ok(()),
+    };
+    let hooked = HookedBackend::new(backend::open("cpu", 1).unwrap(), before);
+    Engine::on_backend(Gguf::open(&path).unwrap(), &options, Box::new(hooked), |_| ()).unwrap()
 }

@@ -208,7 +208,7 @@ fn read_only_cache_is_an_error_unless_complete() {
     };
     allow(0o555);
     if std::fs::write(hub.join("probe"), b"").is_ok() {
-        support::say(format_args!("read-only cache: not tried, root can write anyway"));
+        support::print_note(format_args!("read-only cache: not tried, root can write anyway"));
         return allow(0o755);
     }
     assert_eq!(case.pull("a/b").unwrap(), local);

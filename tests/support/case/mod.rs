@@ -109,7 +109,7 @@ pub fn wgpus() -> Vec<Box<dyn Backend>> {
         let open = |options: &Options| match Gpu::open(options) {
             Ok(gpu) => Some(Arc::new(gpu)),
             Err(err) => {
-                crate::say(format_args!("wgpu: not run: no adapter ({err})"));
+                crate::print_note(format_args!("wgpu: not run: no adapter ({err})"));
                 None
             }
         };

@@ -167,7 +167,7 @@ impl Model {
     #[wasm_bindgen(jspi)]
     pub fn step(&mut self) -> Result<String, JsValue> {
         let events = self.batch.step().map_err(error)?;
-        let events: Vec<Value> = events.into_iter().map(|(id, event)| self.told(id, event)).collect();
+        let events: Vec<Value> = events.into_iter().map(|(id, event)| self.event_json(id, event)).collect();
         Ok(Value::Array(events).to_string())
     }
 
@@ -248,7 +248,7 @@ impl Model {
     }
 
     /// An event as JSON for JavaScript.
-    fn told(&self, id: SeqId, event: Event) -> Value {
+    fn event_json(&self, id: SeqId, event: Event) -> Value {
         let tokens: Vec<u32> = event.token.iter().map(|token| token.id).collect();
         let mut told = json!({ "id": id.0, "text": event.text, "tokens": tokens });
         if let Some(reason) = event.end {

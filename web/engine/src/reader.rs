@@ -34,9 +34,9 @@ impl Source for Reader {
     }
 
     fn read_at(&self, at: u64, into: &mut [u8]) -> io::Result<()> {
-        let answer = self.read(at as f64, into.len() as f64).map_err(said)?;
+        let answer = self.read(at as f64, into.len() as f64).map_err(io_error)?;
         let answer = match answer.dyn_into::<Promise>() {
-            Ok(promise) => jspi_block_on_promise(&promise).map_err(said)?,
+            Ok(promise) => jspi_block_on_promise(&promise).map_err(io_error)?,
             Err(at_once) => at_once,
         };
         let bytes =
@@ -52,7 +52,7 @@ impl Source for Reader {
 }
 
 /// The message of a JavaScript exception.
-fn said(thrown: JsValue) -> io::Error {
+fn io_error(thrown: JsValue) -> io::Error {
     let message = thrown.dyn_ref::<js_sys::Error>().map(|error| String::from(error.message()));
     io::Error::other(message.unwrap_or_else(|| format!("{thrown:?}")))
 }

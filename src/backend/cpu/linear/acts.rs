@@ -136,7 +136,7 @@ impl Acts {
                     let x = &mut workspace.x[..cols];
                     fill(row, x);
                     let (q, blocks) = tile.row_mut(row).split_at_mut(padded(cols));
-                    (k.round_blocks)(x, &mut q[..cols], bytemuck::cast_slice_mut(blocks));
+                    (k.quantise_blocks)(x, &mut q[..cols], bytemuck::cast_slice_mut(blocks));
                 });
             }
             ActQuant::I8PerToken => {

@@ -23,7 +23,7 @@ pub enum Multiply {
 impl Multiply {
     /// Selects the kernel for weights of a format and inputs quantised as `kind`.
     pub fn of(format: Format, k: &Kernels, kind: ActQuant) -> Self {
-        let kernels = k.of(format);
+        let kernels = k.for_type(format);
         let ints = match kind {
             ActQuant::None => None,
             ActQuant::I8PerToken => kernels.int8.map(Self::Int8),
@@ -43,7 +43,7 @@ pub fn decoded(
     scratch: &mut Scratch,
     tile: &mut Tile<'_, f32>,
 ) {
-    let multiply = k.of(Format::of(&types::F32)).float.expect("a kernel of every set");
+    let multiply = k.for_type(Format::of(&types::F32)).float.expect("a kernel of every set");
     let outputs = tile.cols();
     let mut floats = std::mem::take(&mut scratch.decoded);
     for first in outputs.clone().step_by(STRIP) {

@@ -146,7 +146,7 @@ impl<D: Dot256> Lanes for Avx2<D> {
         unsafe { [_mm256_set1_epi32(p.as_ptr().cast::<i32>().read_unaligned()); 2] }
     }
     #[inline(always)]
-    fn turned(self, rows: [Self::Bytes; 16]) -> [Self::Bytes; 16] {
+    fn transpose(self, rows: [Self::Bytes; 16]) -> [Self::Bytes; 16] {
         unsafe {
             let mut columns = rows;
             for half in 0..2 {

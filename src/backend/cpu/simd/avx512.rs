@@ -218,10 +218,10 @@ impl<D: Dot512> Lanes for Avx512<D> {
                 if whole { self.load_bytes(array(rows[i])) } else { self.load_half(array(rows[i])) }
             };
         }
-        self.turned(vectors)
+        self.transpose(vectors)
     }
     #[inline(always)]
-    fn turned(self, rows: [__m512i; 16]) -> [__m512i; 16] {
+    fn transpose(self, rows: [__m512i; 16]) -> [__m512i; 16] {
         unsafe {
             let mut vectors = rows;
             // Columns `c`, `4 + c`, `8 + c` and `12 + c` of four rows for each `c`, 4 bytes of each row.
@@ -621,9 +621,11 @@ impl<D: Dot512> Lanes for Avx512<D> {
             let low = _mm512_loadu_si512(low.as_ptr().cast());
             let high = _mm512_broadcast_i64x4(_mm256_loadu_si256(high.as_ptr().cast()));
             // Bits 2 to 5 are the low bits of a weight. Flipping the upper high bit subtracts 32.
-            let (four_bits, turned) = (_mm512_set1_epi8(0x3c), _mm512_set1_epi8(i8::MIN));
-            let first = _mm512_ternarylogic_epi32::<AND_XOR>(_mm512_slli_epi16::<2>(low), four_bits, turned);
-            let second = _mm512_ternarylogic_epi32::<AND_XOR>(_mm512_srli_epi16::<2>(low), four_bits, turned);
+            let (four_bits, sign_bit) = (_mm512_set1_epi8(0x3c), _mm512_set1_epi8(i8::MIN));
+            let first =
+                _mm512_ternarylogic_epi32::<AND_XOR>(_mm512_slli_epi16::<2>(low), four_bits, sign_bit);
+            let second =
+                _mm512_ternarylogic_epi32::<AND_XOR>(_mm512_srli_epi16::<2>(low), four_bits, sign_bit);
             let two_bits = _mm512_set1_epi8(0xc0_u8.cast_signed());
             let left = _mm512_inserti64x4::<1>(_mm512_set1_epi16(6), _mm256_set1_epi16(4));
             let high_of_first = _mm512_sllv_epi16(high, left);

@@ -71,7 +71,7 @@ pub trait Lanes: Copy + 'static {
         vectors
     }
     /// Transposes 16 rows: vector `i` holds bytes `4 i` to `4 i + 4` of every row.
-    fn turned(self, rows: [Self::Bytes; 16]) -> [Self::Bytes; 16];
+    fn transpose(self, rows: [Self::Bytes; 16]) -> [Self::Bytes; 16];
     /// Transposes 16 bytes of 16 rows: vector `i` holds bytes `4 i` to `4 i + 4` of every row. A row is
     /// stored in its [`slot`].
     fn quads(self, rows: &[[u8; 16]; 16]) -> [Self::Ints; 4];

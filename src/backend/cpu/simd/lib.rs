@@ -42,7 +42,7 @@ pub use aligned::{Aligned, Allocator, Heap};
 pub use by_block::BlockFn;
 use ggml_types::ActQuant;
 use lanes::Lanes;
-use quantise::{Quantise, RoundBlocks};
+use quantise::{Quantise, QuantiseBlocks};
 use real::RealKernels;
 use ternary::Ternary;
 pub use tile::Tile;
@@ -64,14 +64,14 @@ pub struct Kernels {
     types: &'static [TypeKernels; weights::N_TYPES],
     /// Quantises one row to int8 as [`ActQuant::I8PerBlock`] defines, without reordering: the values, and one
     /// [`ActBlock`] per 32 of them.
-    pub round_blocks: fn(x: &[f32], q: &mut [i8], blocks: &mut [ActBlock]),
+    pub quantise_blocks: fn(x: &[f32], q: &mut [i8], blocks: &mut [ActBlock]),
     /// Norms, attention and activation functions.
     pub real: &'static RealKernels,
 }
 
 impl Kernels {
     /// The kernels of a weight type.
-    pub fn of(&self, format: Format) -> TypeKernels {
+    pub fn for_type(&self, format: Format) -> TypeKernels {
         format.0.map_or(TypeKernels::NONE, |row| self.types[row])
     }
 }
@@ -176,7 +176,7 @@ const SUMMED_ROWS: usize = 512;
 const BLOCK_PIECE: usize = 512;
 
 /// Maximum number of activation rows of a block of the int8 matrix product.
-const MOST_BLOCK_ROWS: usize = 8;
+const MAX_BLOCK_ROWS: usize = 8;
 
 /// Weight rows that are decoded to floats together if there are many activation rows.
 const FLOAT_STRIP: usize = 6;
@@ -190,17 +190,17 @@ const FLOAT_ROWS: usize = 64;
 
 /// Inputs of [`STRIP`] weight rows that are decoded and transposed together: the same inputs of eight
 /// activation rows take half of a 48 KiB L1 cache.
-const TURNED_PIECE: usize = 768;
+const TRANSPOSED_PIECE: usize = 768;
 
 /// Maximum number of activation rows that are multiplied with transposed weights if these take several
 /// pieces; their sums are kept in memory. A multiple of the number that any set processes together.
-const TURNED_ROWS: usize = 144;
+const TRANSPOSED_ROWS: usize = 144;
 
 /// Maximum number of activation rows that the Q6_K kernel interleaves at a time.
 const ARRANGED_ROWS: usize = 6;
 
 /// Maximum number of weights in a block of any type.
-const MOST_BLOCK: usize = 256;
+const MAX_BLOCK: usize = 256;
 
 /// Sizes of a [`Scratch`], in elements.
 #[derive(Clone, Copy, Debug, Default)]
@@ -217,7 +217,7 @@ impl ScratchSize {
     pub fn of_ternary(cols: usize) -> Self {
         // Scalar code unpacks whole rows.
         let codes = (STRIP * PIECE_UNITS * UNIT).max(padded(cols));
-        let sums = STRIP * (SUMMED_ROWS + MOST_BLOCK_ROWS);
+        let sums = STRIP * (SUMMED_ROWS + MAX_BLOCK_ROWS);
         Self { codes, floats: STRIP, sums, unpacked: STRIP * cols.div_ceil(UNIT) * 66, ..Self::default() }
     }
 
@@ -231,9 +231,9 @@ impl ScratchSize {
 
     /// Sizes for weights of `cols` inputs that are multiplied as floats.
     pub fn of_floats(cols: usize) -> Self {
-        let turned = STRIP * TURNED_PIECE + 16 * MOST_BLOCK;
-        let floats = (FLOAT_STRIP * FLOAT_PIECE).max(turned).max(ARRANGED_ROWS * cols);
-        let sums = 16 * (FLOAT_STRIP * FLOAT_ROWS).max(STRIP * TURNED_ROWS);
+        let transposed = STRIP * TRANSPOSED_PIECE + 16 * MAX_BLOCK;
+        let floats = (FLOAT_STRIP * FLOAT_PIECE).max(transposed).max(ARRANGED_ROWS * cols);
+        let sums = 16 * (FLOAT_STRIP * FLOAT_ROWS).max(STRIP * TRANSPOSED_ROWS);
         Self { floats, sums, ..Self::default() }
     }
 
@@ -259,11 +259,11 @@ impl ScratchSize {
 pub struct Scratch {
     /// Unpacked weights, [`PIECE_UNITS`] of [`STRIP`] rows.
     codes: Aligned<u8>,
-    /// Decoded weights, [`FLOAT_PIECE`] of [`FLOAT_STRIP`] rows, or [`TURNED_PIECE`] of [`STRIP`] rows and a
-    /// block of 16 rows; interleaved activations; scales.
+    /// Decoded weights: [`FLOAT_PIECE`] of [`FLOAT_STRIP`] rows, or [`TRANSPOSED_PIECE`] of [`STRIP`] rows and
+    /// a block of 16 rows; interleaved activations; scales.
     floats: Aligned<f32>,
     /// Sums of [`SUMMED_ROWS`] activation rows by [`STRIP`] weight rows, or 16 lanes for each of
-    /// [`FLOAT_ROWS`] by [`FLOAT_STRIP`] or of [`TURNED_ROWS`] by [`STRIP`].
+    /// [`FLOAT_ROWS`] by [`FLOAT_STRIP`] or of [`TRANSPOSED_ROWS`] by [`STRIP`].
     sums: Aligned<f32>,
     /// Decoded weights, [`STRIP`] rows, for types that are decoded before the kernel is called.
     pub decoded: Aligned<f32>,
@@ -327,7 +327,7 @@ pub struct ActBlock {
     pub pad: u32,
 }
 
-/// Rows of per-block int8 activations, as [`Kernels::round_blocks`] writes them.
+/// Rows of per-block int8 activations, as [`Kernels::quantise_blocks`] writes them.
 #[derive(Clone, Copy)]
 pub struct BlockRows<'a> {
     /// `[rows, stride(cols)]`: values, then blocks from [`padded(cols)`](padded) on.
@@ -448,7 +448,7 @@ const fn table<L: Lanes, T: Lanes, B: Lanes>(name: &'static str) -> Kernels {
         name,
         quantise: |x, q| L::vectorize(Quantise::new(x, q)),
         types: &const { weights::of::<L, T, B>() },
-        round_blocks: |x, q, blocks| L::vectorize(RoundBlocks { x, q, blocks }),
+        quantise_blocks: |x, q, blocks| L::vectorize(QuantiseBlocks { x, q, blocks }),
         real: &const { real::table::<L>() },
     }
 }

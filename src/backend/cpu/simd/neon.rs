@@ -72,7 +72,7 @@ impl Lanes for Neon {
         unsafe { [vreinterpretq_u8_u32(vdupq_n_u32(p.as_ptr().cast::<u32>().read_unaligned())); 4] }
     }
     #[inline(always)]
-    fn turned(self, rows: [Self::Bytes; 16]) -> [Self::Bytes; 16] {
+    fn transpose(self, rows: [Self::Bytes; 16]) -> [Self::Bytes; 16] {
         unsafe {
             let mut columns = rows;
             for quarter in 0..4 {
@@ -81,9 +81,9 @@ impl Lanes for Neon {
                     for i in 0..4 {
                         v[i] = vreinterpretq_u32_u8(rows[4 * four + i][quarter]);
                     }
-                    let turned = turned4(v);
+                    let transposed = transpose4(v);
                     for i in 0..4 {
-                        columns[4 * quarter + i][four] = vreinterpretq_u8_u32(turned[i]);
+                        columns[4 * quarter + i][four] = vreinterpretq_u8_u32(transposed[i]);
                     }
                 }
             }
@@ -99,9 +99,9 @@ impl Lanes for Neon {
                 for i in 0..4 {
                     v[i] = vreinterpretq_u32_u8(vld1q_u8(rows[slot(4 * four + i)].as_ptr()));
                 }
-                let turned = turned4(v);
+                let transposed = transpose4(v);
                 for i in 0..4 {
-                    words[i][four] = vreinterpretq_s32_u32(turned[i]);
+                    words[i][four] = vreinterpretq_s32_u32(transposed[i]);
                 }
             }
             words
@@ -495,13 +495,13 @@ impl Lanes for Neon {
             let (low, high) =
                 (self.load_bytes(low), [vld1q_u8(high.as_ptr()), vld1q_u8(high.as_ptr().add(16))]);
             // Bits 2 to 5 are the low bits of a weight. Flipping the upper high bit subtracts 32.
-            let (four_bits, two_bits, turned) = (vdupq_n_u8(0x3c), vdupq_n_u8(0xc0), vdupq_n_u8(0x80));
+            let (four_bits, two_bits, sign_bit) = (vdupq_n_u8(0x3c), vdupq_n_u8(0xc0), vdupq_n_u8(0x80));
             let mut unpacked = [low; 2];
             for i in 0..8 {
                 let (low, high) = (low[i % 4], high[i % 2]);
                 let low = if i < 4 { vshlq_n_u8::<2>(low) } else { vshrq_n_u8::<2>(low) };
                 let high = vandq_u8(vshlq_u8(high, vdupq_n_s8(6 - 2 * (i as i8 / 2))), two_bits);
-                unpacked[i / 4][i % 4] = veorq_u8(vorrq_u8(vandq_u8(low, four_bits), high), turned);
+                unpacked[i / 4][i % 4] = veorq_u8(vorrq_u8(vandq_u8(low, four_bits), high), sign_bit);
             }
             unpacked
         }
@@ -561,7 +561,7 @@ unsafe fn sdot(acc: int32x4_t, codes: uint8x16_t, acts: uint8x16_t) -> int32x4_t
 /// # Safety
 /// The processor has NEON.
 #[inline(always)]
-unsafe fn turned4(v: [uint32x4_t; 4]) -> [uint32x4_t; 4] {
+unsafe fn transpose4(v: [uint32x4_t; 4]) -> [uint32x4_t; 4] {
     unsafe {
         // Columns `c` and `2 + c` of two rows for each `c`.
         let first = [vtrn1q_u32(v[0], v[1]), vtrn2q_u32(v[0], v[1])];
@@ -576,15 +576,15 @@ unsafe fn turned4(v: [uint32x4_t; 4]) -> [uint32x4_t; 4] {
     }
 }
 
-/// Looks up the floats at 16 indices, and flips the bits of `turn` in their last bytes.
+/// Looks up the floats at 16 indices, and flips the bits of `flips` in their last bytes.
 ///
 /// # Safety
 /// The processor has NEON.
 #[inline(always)]
-unsafe fn look_up(table: [uint8x16_t; 4], index: uint8x16_t, turn: uint8x16_t) -> [float32x4_t; 4] {
+unsafe fn look_up(table: [uint8x16_t; 4], index: uint8x16_t, flips: uint8x16_t) -> [float32x4_t; 4] {
     unsafe {
         let bytes = quarters!(vqtbl1q_u8, table, [index; 4]);
-        let last = veorq_u8(bytes[3], turn);
+        let last = veorq_u8(bytes[3], flips);
         let low = [vzip1q_u8(bytes[0], bytes[1]), vzip2q_u8(bytes[0], bytes[1])];
         let high = [vzip1q_u8(bytes[2], last), vzip2q_u8(bytes[2], last)];
         let words = |i: usize| (vreinterpretq_u16_u8(low[i]), vreinterpretq_u16_u8(high[i]));

@@ -57,26 +57,26 @@ impl Kernel for Quantise<'_> {
     }
 }
 
-/// [`Kernels::round_blocks`](super::Kernels::round_blocks).
-pub struct RoundBlocks<'a> {
+/// [`Kernels::quantise_blocks`](super::Kernels::quantise_blocks).
+pub struct QuantiseBlocks<'a> {
     pub x: &'a [f32],
     pub q: &'a mut [i8],
     pub blocks: &'a mut [ActBlock],
 }
 
-impl Kernel for RoundBlocks<'_> {
+impl Kernel for QuantiseBlocks<'_> {
     type Out = ();
 
     #[inline(always)]
     fn run<L: Lanes>(self, l: L) {
-        round_blocks_in_vectors(l, self.x, self.q, self.blocks);
+        quantise_blocks_in_vectors(l, self.x, self.q, self.blocks);
     }
 }
 
 /// Quantises a row: `q` is `[x.len()]`, and `blocks` has one element per 32 inputs. See
 /// [`ActQuant::I8PerBlock`](ggml_types::ActQuant::I8PerBlock).
 #[inline(always)]
-pub fn round_blocks(x: &[f32], q: &mut [i8], blocks: &mut [ActBlock]) {
+pub fn quantise_blocks(x: &[f32], q: &mut [i8], blocks: &mut [ActBlock]) {
     let parts = x.chunks(ActQuant::BLOCK).zip(q.chunks_mut(ActQuant::BLOCK));
     for ((x, q), block) in parts.zip(blocks) {
         let absmax = x.iter().fold(0.0_f32, |max, x| if x.abs() > max { x.abs() } else { max });
@@ -91,9 +91,9 @@ pub fn round_blocks(x: &[f32], q: &mut [i8], blocks: &mut [ActBlock]) {
     }
 }
 
-/// Vector version of [`round_blocks`].
+/// Vector version of [`quantise_blocks`].
 #[inline(always)]
-fn round_blocks_in_vectors<L: Lanes>(l: L, x: &[f32], q: &mut [i8], blocks: &mut [ActBlock]) {
+fn quantise_blocks_in_vectors<L: Lanes>(l: L, x: &[f32], q: &mut [i8], blocks: &mut [ActBlock]) {
     let whole = x.len() / ActQuant::BLOCK;
     for i in 0..whole {
         let x = x[32 * i..][..32].as_chunks::<16>().0;
@@ -114,7 +114,7 @@ fn round_blocks_in_vectors<L: Lanes>(l: L, x: &[f32], q: &mut [i8], blocks: &mut
         blocks[i] = of_block(scale, sums);
     }
     let at = whole * ActQuant::BLOCK;
-    round_blocks(&x[at..], &mut q[at..], &mut blocks[whole..]);
+    quantise_blocks(&x[at..], &mut q[at..], &mut blocks[whole..]);
 }
 
 /// Scale of a block with largest magnitude `absmax`, and its inverse; a NaN and 0 if `absmax` is not finite.

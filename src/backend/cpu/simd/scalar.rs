@@ -5,13 +5,13 @@ use half::{bf16, f16};
 
 use super::{
     F32Rows, I8Rows, Kernels, MAX_ACT, Product, RowQuant, Scratch, Tile, interleaved, padded,
-    quantise::round_blocks,
+    quantise::quantise_blocks,
     real,
     weights::{N_TYPES, TypeKernels, rows},
 };
 
 pub(super) static KERNELS: Kernels =
-    Kernels { name: "scalar", quantise, types: &TYPES, round_blocks, real: &real::PLAIN };
+    Kernels { name: "scalar", quantise, types: &TYPES, quantise_blocks, real: &real::PLAIN };
 
 macro_rules! table {
     ($($ty:ident

@@ -126,7 +126,7 @@ impl Lanes for Simd128 {
         unsafe { [v128_load32_splat(p.as_ptr().cast()); 4] }
     }
     #[inline(always)]
-    fn turned(self, rows: [Self::Bytes; 16]) -> [Self::Bytes; 16] {
+    fn transpose(self, rows: [Self::Bytes; 16]) -> [Self::Bytes; 16] {
         let mut columns = rows;
         for quarter in 0..4 {
             for four in 0..4 {
@@ -134,9 +134,9 @@ impl Lanes for Simd128 {
                 for i in 0..4 {
                     v[i] = rows[4 * four + i][quarter];
                 }
-                let turned = turned4(v);
+                let transposed = transpose4(v);
                 for i in 0..4 {
-                    columns[4 * quarter + i][four] = turned[i];
+                    columns[4 * quarter + i][four] = transposed[i];
                 }
             }
         }
@@ -151,9 +151,9 @@ impl Lanes for Simd128 {
                 for i in 0..4 {
                     v[i] = v128_load(rows[slot(4 * four + i)].as_ptr().cast());
                 }
-                let turned = turned4(v);
+                let transposed = transpose4(v);
                 for i in 0..4 {
-                    words[i][four] = turned[i];
+                    words[i][four] = transposed[i];
                 }
             }
             words
@@ -357,8 +357,9 @@ impl Lanes for Simd128 {
             for i in 0..4 {
                 v[i] = vectors[i][quarter];
             }
-            let turned = turned4(v);
-            sums[quarter] = i32x4_add(i32x4_add(turned[0], turned[1]), i32x4_add(turned[2], turned[3]));
+            let transposed = transpose4(v);
+            sums[quarter] =
+                i32x4_add(i32x4_add(transposed[0], transposed[1]), i32x4_add(transposed[2], transposed[3]));
         }
         sums
     }
@@ -555,13 +556,13 @@ impl Lanes for Simd128 {
             let high = high.as_ptr().cast::<v128>();
             let (low, high) = (self.load_bytes(low), [v128_load(high), v128_load(high.add(1))]);
             // Bits 2 to 5 are the low bits of a weight. Flipping the upper high bit subtracts 32.
-            let (four_bits, two_bits, turned) = (u8x16_splat(0x3c), u8x16_splat(0xc0), u8x16_splat(0x80));
+            let (four_bits, two_bits, sign_bit) = (u8x16_splat(0x3c), u8x16_splat(0xc0), u8x16_splat(0x80));
             let mut unpacked = [low; 2];
             for i in 0..8 {
                 let (low, high) = (low[i % 4], high[i % 2]);
                 let low = if i < 4 { u8x16_shl(low, 2) } else { u8x16_shr(low, 2) };
                 let high = v128_and(u8x16_shl(high, 6 - 2 * (i as u32 / 2)), two_bits);
-                unpacked[i / 4][i % 4] = v128_xor(v128_or(v128_and(low, four_bits), high), turned);
+                unpacked[i / 4][i % 4] = v128_xor(v128_or(v128_and(low, four_bits), high), sign_bit);
             }
             unpacked
         }
@@ -642,11 +643,11 @@ fn dot_signed16(acc: v128, weights: v128, acts: v128) -> v128 {
     i32x4_add(acc, i32x4_add(even, odd))
 }
 
-/// Looks up the floats at 16 indices, and flips the bits of `turn` in their last bytes.
+/// Looks up the floats at 16 indices, and flips the bits of `flips` in their last bytes.
 #[inline(always)]
-fn look_up(table: [v128; 4], index: v128, turn: v128) -> [v128; 4] {
+fn look_up(table: [v128; 4], index: v128, flips: v128) -> [v128; 4] {
     let bytes = quarters_by!(u8x16_swizzle, table, index);
-    let last = v128_xor(bytes[3], turn);
+    let last = v128_xor(bytes[3], flips);
     let low = [zip_low(bytes[0], bytes[1]), zip_high(bytes[0], bytes[1])];
     let high = [zip_low(bytes[2], last), zip_high(bytes[2], last)];
     [
@@ -659,7 +660,7 @@ fn look_up(table: [v128; 4], index: v128, turn: v128) -> [v128; 4] {
 
 /// Transposes four rows.
 #[inline(always)]
-fn turned4(v: [v128; 4]) -> [v128; 4] {
+fn transpose4(v: [v128; 4]) -> [v128; 4] {
     let low = [i32x4_shuffle::<0, 4, 1, 5>(v[0], v[1]), i32x4_shuffle::<0, 4, 1, 5>(v[2], v[3])];
     let high = [i32x4_shuffle::<2, 6, 3, 7>(v[0], v[1]), i32x4_shuffle::<2, 6, 3, 7>(v[2], v[3])];
     [

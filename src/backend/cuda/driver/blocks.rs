@@ -11,8 +11,8 @@ const ALIGN: u64 = 256;
 
 /// Maximum size of a block for several pieces, and the maximum share (1 / 16) of all earlier blocks. A single
 /// piece may exceed both.
-const MOST_BYTES: u64 = 32 << 20;
-const MOST_SHARE: u64 = 16;
+const MAX_BYTES: u64 = 32 << 20;
+const MAX_SHARE: u64 = 16;
 
 /// Blocks with free space after their pieces.
 #[derive(Debug, Default)]
@@ -39,7 +39,7 @@ impl Blocks {
     /// least of its pages.
     pub fn block_bytes(&self, piece_bytes: u64) -> u64 {
         let piece = aligned(piece_bytes);
-        let most = MOST_BYTES.min(self.bytes / MOST_SHARE) / piece;
+        let most = MAX_BYTES.min(self.bytes / MAX_SHARE) / piece;
         let block = |n: u64| {
             let bytes = n.saturating_mul(piece);
             bytes.checked_next_multiple_of(PAGE_BYTES).unwrap_or(bytes)

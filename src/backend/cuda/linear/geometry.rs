@@ -1,7 +1,7 @@
 //! Distribution of a linear layer's work over blocks: one function per way of multiplying.
 
+use super::matmul::Matmul;
 use super::shared::{Part, norm_bytes, part};
-use super::way::Way;
 use crate::cuda::driver::Limits;
 use crate::cuda::occupancy;
 use crate::cuda::params::{
@@ -56,15 +56,15 @@ impl Problem {
     ///
     /// # Panics
     /// If the inputs are too long, which the plan rejects first.
-    pub fn geometry(&self, way: Way) -> Geometry {
-        match way {
-            Way::Single | Way::Dp4a => self.by_row(),
-            Way::Rows => self.by_rows(),
-            Way::Ints => self.ints(self.cols.div_ceil(MMA_INTS_COLS as usize)),
-            Way::IntBlocks => self.ints(1),
-            Way::Halves => self.halves(),
-            Way::Few => self.few(),
-            Way::Codes => self.codes(),
+    pub fn geometry(&self, matmul: Matmul) -> Geometry {
+        match matmul {
+            Matmul::Single | Matmul::Dp4a => self.by_row(),
+            Matmul::Rows => self.by_rows(),
+            Matmul::Ints => self.ints(self.cols.div_ceil(MMA_INTS_COLS as usize)),
+            Matmul::IntBlocks => self.ints(1),
+            Matmul::Halves => self.halves(),
+            Matmul::Few => self.few(),
+            Matmul::Codes => self.codes(),
         }
     }
 

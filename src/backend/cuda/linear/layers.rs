@@ -8,7 +8,7 @@ use crate::cuda::driver::{Launch, Limits};
 use crate::cuda::kernel_name::KernelName;
 use crate::cuda::op::Op;
 use crate::cuda::params::LogitsParams;
-use crate::cuda::weight::{NO_LINEAR, Products, ROUND_BLOCKS, layer_params};
+use crate::cuda::weight::{NO_LINEAR, Products, QUANT_BLOCKS, layer_params};
 use sterna_program::{Linear, Program, RowsOf};
 
 /// Layers of one input, which is prepared once and quantised by block once. Neighbours with the same kind of
@@ -75,7 +75,7 @@ impl Op for Layers<'_> {
     }
 
     fn launches(&self, cx: &Cx<'_>) -> Vec<Launch> {
-        let by_block = cx.driver.kernel(&ROUND_BLOCKS.to_string());
+        let by_block = cx.driver.kernel(&QUANT_BLOCKS.to_string());
         let (mut all, mut prepared, mut rounded) = (Vec::new(), None, None);
         let mut left = &self.layers[..];
         while let [(layer, _), ..] = left {

@@ -1,30 +1,30 @@
 //! Code shared by the stages with linear layers: their kernels and launches. A new way of multiplying is a
-//! variant of [`Way`] and a function in `geometry.rs`; `layers.rs` multiplies layers on their own.
+//! variant of [`Matmul`] and a function in `geometry.rs`; `layers.rs` multiplies layers on their own.
 //!
 //! Integer products on tensor cores take two launches: one that normalises and quantises the step's rows, one
 //! block per row, and the products.
 
 pub mod geometry;
 pub mod layers;
+pub mod matmul;
 pub mod shared;
-pub mod way;
 
 use super::alloc::Allocator;
 use super::cx::{Cx, words};
 use super::driver::{Launch, Limits};
+use super::hadamard;
 pub use super::input::{Input, norm};
 use super::kernel_name::KernelName;
 use super::params::{
-    BlockQuant, InputParams, LINEAR_THREADS, MMA_CODES_ROWS, MMA_ROWS, NextWeights, ROUND_BLOCKS,
-    ROUND_BLOCKS_COLS, ROUND_NONE, ROUND_ROWS, RoundParams, RoundedParams, RowQuant,
+    BlockQuant, InputParams, LINEAR_THREADS, MMA_CODES_ROWS, MMA_ROWS, NextWeights, QUANT_BLOCKS,
+    QUANT_BLOCKS_COLS, QUANT_NONE, QUANT_ROWS, QuantParams, RoundedParams, RowQuant,
 };
-use super::turn;
 use super::weight::{Mma, Products};
 use crate::{BackendError, Macs};
 use geometry::{Geometry, Problem, Work, tiles_of_ints};
+use matmul::Matmul;
 use shared::norm_bytes_up_to;
 use sterna_program::{ActQuant, Linear, Program, RowsOf, Stage};
-use way::Way;
 
 /// The kind of product of layers with one input, if one kernel can compute them all.
 pub fn together(p: &Program, linears: &[&Linear]) -> Option<Products> {
@@ -38,13 +38,14 @@ pub fn together(p: &Program, linears: &[&Linear]) -> Option<Products> {
 
 /// The kernels of a stage for one kind of product.
 fn kernels(stage: &'static str, products: Products) -> impl Iterator<Item = KernelName> {
-    let ways = Way::of(products.mma).iter().map(move |way| products.kernel(stage, way.kind()));
-    ways.chain(products.round())
+    let matmuls =
+        Matmul::variants(products.mma).iter().map(move |matmul| products.kernel(stage, matmul.kind()));
+    matmuls.chain(products.quantize_kernel())
 }
 
 /// The kernels that prepare the input of layers.
 fn prepares(p: &Program, linears: &[&Linear], input: &Input<'_>) -> Result<Vec<KernelName>, String> {
-    let of = |linear: &&Linear| turn::kernel(p, linear, input.norm.is_some());
+    let of = |linear: &&Linear| hadamard::kernel(p, linear, input.norm.is_some());
     Ok(linears.iter().map(of).collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect())
 }
 
@@ -96,17 +97,17 @@ pub fn launches<T: bytemuck::Pod>(
     };
     let prepare = linear.prepares_input(input.norm.is_some()).then(|| {
         let norm = input.norm.or(linear.norm.as_ref());
-        turn::launch(cx, linear.basis, &Input { norm, ..*input })
+        hadamard::launch(cx, linear.basis, &Input { norm, ..*input })
     });
     let (x, in_norm) = match (&prepare, linear.basis) {
         (Some(_), Some(_)) => (cx.memory.bases.prepared, None),
         (Some(_), None) => (cx.memory.bases.prepared, linear.norm.as_ref()),
         (None, _) => (cx.buf(input.x), input.norm.or(linear.norm.as_ref())),
     };
-    let way = Way::choose(products, cx.limits, w.cols, rows);
+    let matmul = Matmul::choose(products, cx.limits, w.cols, rows);
     let problem =
         Problem { products, limits: cx.limits, cols: w.cols, rows, work, is_normed: in_norm.is_some() };
-    let Geometry { blocks, tiles, warps, shared_bytes, lanes_log2, part_chunks } = problem.geometry(way);
+    let Geometry { blocks, tiles, warps, shared_bytes, lanes_log2, part_chunks } = problem.geometry(matmul);
     let room = cx.limits.shared_bytes as usize;
     assert!(shared_bytes <= room, "{stage}: {shared_bytes} bytes of shared memory, but the GPU has {room}");
     let in_ = InputParams {
@@ -120,13 +121,13 @@ pub fn launches<T: bytemuck::Pod>(
         row_bytes: products.rounded_bytes(w.cols) as u32,
         part_chunks: part_chunks as u32,
     };
-    let round = products.round().filter(|_| way.is_on_tensor_cores()).map(|kernel| {
+    let quantize = products.quantize_kernel().filter(|_| matmul.is_on_tensor_cores()).map(|kernel| {
         // Meanwhile the weights of the products are prefetched into the GPU's cache.
         let bytes = w.ty.row_bytes(w.cols).expect("it was uploaded") * w.rows;
         let next = NextWeights { data: w.data, bytes: (bytes as u64).min(cx.limits.prefetch_bytes) };
         let (step, chunks) = (cx.memory.step.tables(next), products.chunks(w.cols) as u32);
         let shared_bytes = match products.mma {
-            Some(Mma::Codes) => norm_bytes_up_to(in_norm.map_or(0, |_| ROUND_BLOCKS_COLS), w.cols),
+            Some(Mma::Codes) => norm_bytes_up_to(in_norm.map_or(0, |_| QUANT_BLOCKS_COLS), w.cols),
             _ => problem.single_bytes(),
         };
         Launch {
@@ -134,17 +135,17 @@ pub fn launches<T: bytemuck::Pod>(
             grid: [rows as u32, 1, 1],
             threads: LINEAR_THREADS,
             shared_bytes: shared_bytes as u32,
-            params: words(&RoundParams { step, in_, chunks, reserved: 0 }),
+            params: words(&QuantParams { step, in_, chunks, reserved: 0 }),
         }
     });
     let products = Launch {
-        kernel: cx.kernel(products.kernel(stage, way.kind())),
+        kernel: cx.kernel(products.kernel(stage, matmul.kind())),
         grid: [blocks as u32, tiles as u32, 1],
         threads: 32 * warps as u32,
         shared_bytes: shared_bytes as u32,
         params: words(&params(in_)),
     };
-    prepare.into_iter().chain(round).chain([products]).collect()
+    prepare.into_iter().chain(quantize).chain([products]).collect()
 }
 
 /// Buffers between the launches of integer products on tensor cores, for the largest step of a program.
@@ -192,8 +193,8 @@ pub fn rounded<A: Allocator + ?Sized>(
 /// The kernels' code for the quantisation of a layer's input.
 pub fn rounding(act: ActQuant) -> u32 {
     match act {
-        ActQuant::None => ROUND_NONE,
-        ActQuant::I8PerToken => ROUND_ROWS,
-        ActQuant::I8PerBlock => ROUND_BLOCKS,
+        ActQuant::None => QUANT_NONE,
+        ActQuant::I8PerToken => QUANT_ROWS,
+        ActQuant::I8PerBlock => QUANT_BLOCKS,
     }
 }

@@ -24,13 +24,13 @@ pub const THREADS: u32 = 64;
 pub const ROWS: [u32; 3] = [1, 8, TILE];
 
 /// Largest number of experts of the routing kernel.
-pub const MOST_EXPERTS: usize = 4096;
+pub const MAX_EXPERTS: usize = 4096;
 
 /// Largest number of elements of a rotated basis per workgroup.
-pub const MOST_SPAN: usize = 2048;
+pub const MAX_SPAN: usize = 2048;
 
 /// Largest head dimension of a recurrent state.
-pub const MOST_STATE_DIM: usize = 256;
+pub const MAX_STATE_DIM: usize = 256;
 
 /// Rows of weights and of the step in a tile.
 const TILE: u32 = 32;
@@ -51,7 +51,7 @@ const FILES: &[(&str, &str)] = &[
     ("attend_tile.wgsl", wgsl!("../shaders/attend_tile.wgsl")),
     ("sample.wgsl", wgsl!("../shaders/sample.wgsl")),
     ("token_types.wgsl", wgsl!("../shaders/token_types.wgsl")),
-    ("turn.wgsl", wgsl!("../shaders/turn.wgsl")),
+    ("hadamard.wgsl", wgsl!("../shaders/hadamard.wgsl")),
     ("lib/main.wgsl", wgsl!("../shaders/lib/main.wgsl")),
     ("lib/step.wgsl", wgsl!("../shaders/lib/step.wgsl")),
     ("lib/floats.wgsl", wgsl!("../shaders/lib/floats.wgsl")),
@@ -120,7 +120,7 @@ pub enum Kernel {
     /// Normalises a product and adds it, or adds it to the normalised residual, or both.
     PostNorm { residual: bool },
     /// Normalises rows and rotates them into a basis, or rotates them out of one.
-    Turn,
+    Hadamard,
     /// Stores keys and values with a codec.
     AttnIn(KvForm),
     /// Encodes full pages with a codec.
@@ -151,7 +151,7 @@ pub enum Kernel {
 impl Kernel {
     #[cfg(test)]
     pub fn all() -> Vec<Self> {
-        let mut all = vec![Self::SampleBest, Self::Sample, Self::Project, Self::Turn, Self::TokenTypes];
+        let mut all = vec![Self::SampleBest, Self::Sample, Self::Project, Self::Hadamard, Self::TokenTypes];
         all.extend([Self::Route, Self::Group, Self::Mix, Self::Delta, Self::DeltaTail, Self::SplitGate]);
         all.extend([true, false].map(|residual| Self::PostNorm { residual }));
         all.extend([true, false].map(|share| Self::Gate { share }));
@@ -201,7 +201,7 @@ impl Kernel {
             Self::PostNorm { residual } => {
                 (if residual { "post_norm__residual" } else { "post_norm" }).to_owned()
             }
-            Self::Turn => "turn".to_owned(),
+            Self::Hadamard => "hadamard".to_owned(),
             Self::AttnIn(codec) => format!("attn_in__{}", name_of(codec)),
             Self::Append(codec) => format!("append__{}", name_of(codec)),
             Self::Project => "project".to_owned(),
@@ -239,7 +239,7 @@ impl Kernel {
             Self::Mix => &[R, R, R, W],
             Self::TokenTypes => &[R, R, W],
             Self::PostNorm { .. } => &[R, R, R, W],
-            Self::Turn => &[R, R, R, R, W],
+            Self::Hadamard => &[R, R, R, R, W],
             Self::AttnIn(_) => &[R, R, R, R, W, W, W, W],
             Self::Append(_) => &[R, W, W, W],
             Self::Project => &[R, R, W],
@@ -272,7 +272,7 @@ impl Kernel {
     fn threads(self) -> u32 {
         match self {
             Self::Input { .. } | Self::PostNorm { .. } | Self::Embed(_) | Self::TokenTypes => 256,
-            Self::SampleBest | Self::Sample | Self::Route | Self::Group | Self::Mix | Self::Turn => 256,
+            Self::SampleBest | Self::Sample | Self::Route | Self::Group | Self::Mix | Self::Hadamard => 256,
             Self::DeltaTail | Self::Gate { .. } | Self::SplitGate => 256,
             Self::Delta => 128,
             Self::Linear { .. } | Self::AttnIn(_) | Self::Append(_) | Self::Project => THREADS,
@@ -291,12 +291,12 @@ impl Kernel {
             Self::Linear { stage, ty, ints, rows, experts: _ } => {
                 ("linear", context! { stage, type => ty, ints, rows, tiled => rows == TILE })
             }
-            Self::Route => ("experts", context! { part => "route", most_experts => MOST_EXPERTS }),
+            Self::Route => ("experts", context! { part => "route", most_experts => MAX_EXPERTS }),
             Self::Group => ("experts", context! { part => "group" }),
             Self::Mix => ("experts", context! { part => "mix" }),
             Self::TokenTypes => ("token_types", context! {}),
             Self::PostNorm { residual } => ("post_norm", context! { residual }),
-            Self::Turn => ("turn", context! { most_span => MOST_SPAN }),
+            Self::Hadamard => ("hadamard", context! { most_span => MAX_SPAN }),
             Self::AttnIn(codec) => ("attn_in", context! { codec => of_codec(codec) }),
             Self::Append(codec) => ("append", context! { codec => of_codec(codec) }),
             Self::Project => ("project", context! {}),
@@ -309,8 +309,8 @@ impl Kernel {
                 ("attend_tile", context! { k, v, rotates, quads })
             }
             Self::AttendMerge { rotates } => ("attend", context! { merges => true, rotates }),
-            Self::Delta => ("delta", context! { part => "delta", most_head_dim => MOST_STATE_DIM }),
-            Self::DeltaTail => ("delta", context! { part => "tail", most_head_dim => MOST_STATE_DIM }),
+            Self::Delta => ("delta", context! { part => "delta", most_head_dim => MAX_STATE_DIM }),
+            Self::DeltaTail => ("delta", context! { part => "tail", most_head_dim => MAX_STATE_DIM }),
             Self::Gate { share } => ("gate", context! { part => if share { "share" } else { "gate" } }),
             Self::SplitGate => ("gate", context! { part => "split" }),
             Self::SampleBest => ("sample", context! { best => true }),

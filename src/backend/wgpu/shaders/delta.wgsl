@@ -47,12 +47,12 @@ struct Params {
 // [rows, n_heads, head_dim]
 @group(0) @binding(8) var<storage, read_write> out: array<f32>;
 
-var<workgroup> query: array<f32, MOST_HEAD_DIM>;
-var<workgroup> key: array<f32, MOST_HEAD_DIM>;
-var<workgroup> output: array<f32, MOST_HEAD_DIM>;
+var<workgroup> query: array<f32, MAX_HEAD_DIM>;
+var<workgroup> key: array<f32, MAX_HEAD_DIM>;
+var<workgroup> output: array<f32, MAX_HEAD_DIM>;
 #endif
 
-const MOST_HEAD_DIM: u32 = #{most_head_dim}u;
+const MAX_HEAD_DIM: u32 = #{most_head_dim}u;
 const NO_STATE: u32 = 0xffffffffu;
 
 var<private> run: Run;

@@ -103,12 +103,12 @@ const NO_SLOT: u32 = 0xffffffffu;
 
 // Capacity for candidates of a draw, a power of two.
 const ROOM: u32 = 1024u;
-const MOST: u32 = 256u;
+const MAX_TOP_K: u32 = 256u;
 const ABOVE_ALL: vec2<u32> = vec2(0xffffffffu);
 
 // Candidates; sorted in descending order after `collect`.
 var<workgroup> kept: array<vec2<u32>, ROOM>;
-var<workgroup> weights: array<f32, MOST>;
+var<workgroup> weights: array<f32, MAX_TOP_K>;
 // Number of candidates that reach the bound, even beyond ROOM; `n_shared` broadcasts such a number to all
 // threads.
 var<workgroup> n_kept: atomic<u32>;

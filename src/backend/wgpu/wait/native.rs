@@ -36,9 +36,9 @@ pub fn mapped<E>(
     bytes: u64,
     mut wait: impl FnMut() -> Result<(), E>,
 ) -> Result<Result<(), String>, E> {
-    let (told, answer) = mpsc::channel();
+    let (sender, answer) = mpsc::channel();
     // The receiver is gone if waiting failed.
-    buffer.map_async(wgpu::MapMode::Read, 0..bytes, move |mapped| drop(told.send(mapped)));
+    buffer.map_async(wgpu::MapMode::Read, 0..bytes, move |mapped| drop(sender.send(mapped)));
     let patience = Instant::now() + PATIENCE;
     loop {
         wait()?;

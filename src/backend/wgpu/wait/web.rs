@@ -36,10 +36,10 @@ pub fn now<T: 'static>(future: impl Future<Output = T> + 'static) -> T {
 /// # Errors
 /// If the device hangs.
 pub fn done(_: &Device, queue: &Queue, _: Option<SubmissionIndex>) -> Result<(), String> {
-    let (told, answer) = oneshot::channel();
+    let (sender, answer) = oneshot::channel();
     queue.on_submitted_work_done(move || {
         // The receiver is dropped after a timeout.
-        let _ = told.send(());
+        let _ = sender.send(());
     });
     in_time(answer)
 }
@@ -53,8 +53,8 @@ pub fn mapped<E>(
     bytes: u64,
     _: impl FnMut() -> Result<(), E>,
 ) -> Result<Result<(), String>, E> {
-    let (told, answer) = oneshot::channel();
-    buffer.map_async(wgpu::MapMode::Read, 0..bytes, move |mapped| drop(told.send(mapped)));
+    let (sender, answer) = oneshot::channel();
+    buffer.map_async(wgpu::MapMode::Read, 0..bytes, move |mapped| drop(sender.send(mapped)));
     Ok(in_time(answer).and_then(|mapped| mapped.map_err(|err| err.to_string())))
 }
 
@@ -79,9 +79,9 @@ fn in_time<T: 'static>(answer: oneshot::Receiver<T>) -> Result<T, String> {
 /// A promise that settles when the future completes, and the cell that then holds the result.
 fn promised<T: 'static>(future: impl Future<Output = T> + 'static) -> (Promise, Rc<Cell<Option<T>>>) {
     let answer = Rc::new(Cell::new(None));
-    let told = Rc::clone(&answer);
+    let result = Rc::clone(&answer);
     let promise = future_to_promise(async move {
-        told.set(Some(future.await));
+        result.set(Some(future.await));
         Ok(JsValue::UNDEFINED)
     });
     (promise, answer)

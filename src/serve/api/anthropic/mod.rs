@@ -21,7 +21,7 @@ use crate::http::json::json;
 use crate::http::stream::{Encoder, Framing, Out, answer, fold};
 use crate::instance::Instance;
 use crate::job::{Job, Update};
-use crate::kinds::{Array, Int, MOST, Texts};
+use crate::kinds::{Array, Int, MAX_INT, Texts};
 use crate::model::Served;
 use crate::sampling::{self, Generation, STOPS};
 use request::MessagesInput;
@@ -42,7 +42,7 @@ request! {
         ..MessagesInput,
         ..Generation,
         ..Running,
-        max_tokens: Int(1, MOST) or missing("a whole number"),
+        max_tokens: Int(1, MAX_INT) or missing("a whole number"),
         stop_sequences: Texts(STOPS.0, STOPS.1),
         /// Not supported.
         mcp_servers: Array(usize::MAX) as { "maxItems": 0 },

@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::constraints::{AnswerForm, Constraints, schema_at};
 use crate::error::ApiError;
 use crate::fields::{Fields, Kind, missing, request};
-use crate::kinds::{Any, Bool, Dict, Entries, Int, List, MOST, Object, Text, TextOr, Word};
+use crate::kinds::{Any, Bool, Dict, Entries, Int, List, MAX_INT, Object, Text, TextOr, Word};
 use crate::messages::{self, ChatPrompt, ContentPart, Continuation, MESSAGES, TemplateFields, Thinking};
 use crate::model::Served;
 use crate::results;
@@ -152,7 +152,7 @@ request! {
     /// Turns thinking on or off. Its token budget is accepted but not enforced.
     pub struct ThinkingConfig {
         r#type: Word<bool>(THINKING) or no_thinking,
-        budget_tokens: Int(1, MOST),
+        budget_tokens: Int(1, MAX_INT),
     }
 }
 
@@ -399,7 +399,7 @@ mod tests {
         }
     }
 
-    fn said(messages: &Value) -> Result<Vec<Message>, ApiError> {
+    fn parse(messages: &Value) -> Result<Vec<Message>, ApiError> {
         let mut said = Conversation::default();
         for message in Entries::of("messages".to_owned(), messages.as_array().unwrap()).iter() {
             said.add(&message?)?;
@@ -409,7 +409,7 @@ mod tests {
 
     #[test]
     fn blocks_become_turns() {
-        let messages = said(&json!([
+        let messages = parse(&json!([
             { "role": "user", "content": "a" },
             { "role": "user", "content": [{ "type": "text", "text": "b" }] },
             { "role": "assistant", "content": [
@@ -451,7 +451,7 @@ mod tests {
             "source": { "type": "content", "content": [{ "type": "text", "text": "b" }] } });
         let image =
             json!({ "type": "image", "source": { "type": "base64", "media_type": "image/png", "data": "" } });
-        let said = said(&json!([{ "role": "user", "content": [
+        let said = parse(&json!([{ "role": "user", "content": [
             { "type": "tool_result", "tool_use_id": "1",
                 "content": [image, text, { "type": "text", "text": "c" }] },
             text, content, { "type": "text", "text": "hi" },
@@ -464,7 +464,7 @@ mod tests {
 
     #[test]
     fn blocks_of_tools_of_the_api_become_calls_and_results() {
-        let said = said(&json!([
+        let said = parse(&json!([
             { "role": "user", "content": [{ "type": "search_result", "source": "s", "title": "t",
                 "content": [{ "type": "text", "text": "a" }] }, { "type": "text", "text": "b" }] },
             { "role": "assistant", "content": [
@@ -509,7 +509,7 @@ mod tests {
             ),
         ];
         for (messages, param) in cases {
-            assert_eq!(said(&messages).unwrap_err().param.as_deref(), Some(param), "{messages}");
+            assert_eq!(parse(&messages).unwrap_err().param.as_deref(), Some(param), "{messages}");
         }
     }
 }

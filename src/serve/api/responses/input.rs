@@ -347,7 +347,7 @@ mod tests {
     use super::*;
     use crate::kinds::Entries;
 
-    fn said(items: &Value) -> Result<Conversation, ApiError> {
+    fn parse(items: &Value) -> Result<Conversation, ApiError> {
         let mut said = Conversation::default();
         for item in Entries::of("input".to_owned(), items.as_array().unwrap()).iter() {
             said.add(&item?)?;
@@ -357,7 +357,7 @@ mod tests {
 
     #[test]
     fn items_become_turns() {
-        let said = said(&json!([
+        let said = parse(&json!([
             { "role": "user", "content": "a" },
             { "type": "reasoning", "summary": [], "content": [{ "type": "reasoning_text", "text": "hm" }] },
             { "type": "message", "role": "assistant", "content": [{ "type": "output_text", "text": "b" }] },
@@ -482,7 +482,7 @@ mod tests {
                 "b".into(),
             ),
         ] {
-            let Conversation { messages, left_out, .. } = said(&items).unwrap();
+            let Conversation { messages, left_out, .. } = parse(&items).unwrap();
             assert!(left_out.is_empty() && messages.len() == 2, "{items}");
             let (call, told) = (&messages[0].tool_calls[0], &messages[1]);
             assert_eq!((call.id.as_deref(), call.name.as_str()), (Some("1"), name));
@@ -495,7 +495,7 @@ mod tests {
     #[test]
     fn other_models_of_the_client_speak_as_the_user() {
         let content = json!([{ "type": "input_text", "text": "a" }, { "type": "encrypted_content" }]);
-        let said = said(&json!([{ "type": "agent_message", "author": "/b", "content": content }])).unwrap();
+        let said = parse(&json!([{ "type": "agent_message", "author": "/b", "content": content }])).unwrap();
         let message = &said.messages[0];
         let shown = "a\n[There is an encrypted text here, which this model cannot read.]";
         assert_eq!((message.role.as_str(), message.content.as_str()), ("user", shown));
@@ -506,9 +506,9 @@ mod tests {
         let bare = KINDS.iter().filter(|(_, shown)| matches!(shown, Shown::LeftOut | Shown::Done(..)));
         let bare: Vec<&str> = bare.map(|(kind, _)| *kind).chain(["mcp_call"]).collect();
         let items: Vec<Value> = bare.iter().map(|kind| json!({ "type": kind, "id": "x" })).collect();
-        let Conversation { messages, left_out, .. } = said(&items.into()).unwrap();
+        let Conversation { messages, left_out, .. } = parse(&items.into()).unwrap();
         assert!(messages.is_empty());
-        assert_eq!(said(&json!([{ "id": "msg_1" }])).unwrap().left_out, ["item_reference"]);
+        assert_eq!(parse(&json!([{ "id": "msg_1" }])).unwrap().left_out, ["item_reference"]);
         assert_eq!(left_out, bare);
         assert!(bare.contains(&"item_reference") && bare.contains(&"web_search_call"), "{bare:?}");
         assert!(KINDS.is_sorted_by(|one, other| one.0 < other.0));
@@ -526,7 +526,7 @@ mod tests {
             ),
             (json!(3), "input[0]"),
         ] {
-            assert_eq!(said(&json!([item])).unwrap_err().param.as_deref(), Some(param), "{item}");
+            assert_eq!(parse(&json!([item])).unwrap_err().param.as_deref(), Some(param), "{item}");
         }
     }
 }

@@ -19,7 +19,7 @@ use crate::fields::{Fields, request};
 use crate::http::json::json;
 use crate::http::stream::{Framing, answer, fold};
 use crate::job::Job;
-use crate::kinds::{Any, Array, Bool, Int, MOST, Text};
+use crate::kinds::{Any, Array, Bool, Int, MAX_INT, Text};
 use crate::model::Served;
 use crate::sampling::{self, Generation, TOP_LOGPROBS};
 use input::ResponsesInput;
@@ -44,7 +44,7 @@ request! {
         ..Repeatable,
         ..Generation,
         ..Running,
-        max_output_tokens: Int(-2, MOST),
+        max_output_tokens: Int(-2, MAX_INT),
         truncation: Text as { "enum": ["disabled"] },
         /// Not supported.
         background: Bool as { "const": false },

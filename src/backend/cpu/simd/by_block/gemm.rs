@@ -281,9 +281,9 @@ unsafe fn step<L: Lanes, F: Coded, const STEP: usize>(
             let next = from_raw_parts(blocks[r].add(second), F::BYTES);
             codes[r] = F::codes::<L, STEP>(l, from_raw_parts(blocks[r], F::BYTES), next);
         }
-        let turned = l.turned(codes);
+        let transposed = l.transpose(codes);
         for i in 0..16 {
-            l.store_bytes(array_mut(columns.add((16 * STEP + i) * strips * 64)), turned[i]);
+            l.store_bytes(array_mut(columns.add((16 * STEP + i) * strips * 64)), transposed[i]);
         }
     }
 }

@@ -268,11 +268,11 @@ unsafe fn of_rows<L: Lanes>(l: L, sums: *const i32) -> [L::Ints; 16] {
         // SAFETY: the caller ensures 16 sums of each row.
         rows[r] = l.load_bytes(unsafe { array(sums.add(16 * r).cast()) });
     }
-    let turned = l.turned(rows);
+    let transposed = l.transpose(rows);
     let mut sums = [l.splat_int(0); 16];
     for i in 0..16 {
         // Lane `4 k + s` has the inputs from `64 s + 16 k` on.
-        sums[4 * (i % 4) + i / 4] = l.as_ints(turned[i]);
+        sums[4 * (i % 4) + i / 4] = l.as_ints(transposed[i]);
     }
     sums
 }

@@ -9,7 +9,7 @@ use super::super::{F32Rows, FLOAT_PIECE, FLOAT_STRIP, Product, Tile};
 use super::{Ahead, Form, TailFn};
 
 /// Maximum number of activation rows of a block.
-pub(super) const MOST_ROWS: usize = 8;
+pub(super) const MAX_ROWS: usize = 8;
 
 /// Maximum number of weights in blocks that are multiplied while they are decoded, with a few more activation
 /// rows: the weights of several rows must fit into registers.
@@ -169,7 +169,7 @@ impl Finish<'_, '_> {
         for at in rows.clone().step_by(T) {
             let (n, end) = (if rows.end - at <= LESS { LESS } else { T }, rows.end.min(at + T));
             let sums = &sums[(at - rows.start) * FLOAT_STRIP * 16..][..n * FLOAT_STRIP * 16];
-            let mut totals = [0.0; FLOAT_STRIP * MOST_ROWS];
+            let mut totals = [0.0; FLOAT_STRIP * MAX_ROWS];
             for (totals, sums) in totals.chunks_mut(16).zip(sums.chunks(256)) {
                 // SAFETY: there are 16 vectors, or fewer that are summed one by one.
                 unsafe {
@@ -248,7 +248,7 @@ impl<F: Form> Kernel for Direct<'_, F> {
     #[inline(always)]
     fn run<L: Lanes>(mut self, l: L) {
         const R: usize = 3;
-        const T: usize = MOST_ROWS;
+        const T: usize = MAX_ROWS;
         let acts: [*const f32; T] = std::array::from_fn(|t| {
             self.acts.row((self.rows.start + t).min(self.rows.end - 1))[self.piece.clone()].as_ptr()
         });

@@ -4,7 +4,7 @@
 //! lanes are added in a fixed tree, and the inputs after the last whole 16 follow one by one. Every type
 //! decodes to exactly the values of `decode_row` before it is multiplied. So a row's product has the same
 //! bits whether its weights are decoded on the way (few activation rows: at the speed of memory), beforehand
-//! (some rows), or beforehand and transposed (many rows: `turned.rs`).
+//! (some rows), or beforehand and transposed (many rows: `transposed.rs`).
 //!
 //! Only the decoding is compiled per type ([`Type`]). Products of decoded weights are compiled once per
 //! instruction set, and the loops over tiles and pieces once.
@@ -22,8 +22,8 @@ mod few;
 pub mod k_blocks;
 mod many;
 pub mod points;
+mod transposed;
 pub mod trits;
-mod turned;
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -33,8 +33,8 @@ use half::{bf16, f16};
 
 use super::lanes::{Kernel, Lanes, array_mut, part};
 use super::{
-    F32Rows, FLOAT_PIECE, FLOAT_ROWS, FLOAT_STRIP, MOST_BLOCK, Product, STRIP, Scratch, TURNED_PIECE,
-    TURNED_ROWS, Tile,
+    F32Rows, FLOAT_PIECE, FLOAT_ROWS, FLOAT_STRIP, MAX_BLOCK, Product, STRIP, Scratch, TRANSPOSED_PIECE,
+    TRANSPOSED_ROWS, Tile,
 };
 #[cfg(target_arch = "wasm32")]
 use many::block;
@@ -143,8 +143,8 @@ pub struct Type {
 struct Set {
     /// Number of activation rows from which weights are transposed.
     transposed_from: usize,
-    transpose: turned::TransposeFn,
-    multiply_transposed: turned::MultiplyFn,
+    transpose: transposed::TransposeFn,
+    multiply_transposed: transposed::MultiplyFn,
     /// Activation rows of a block, and of the smaller block.
     block: (usize, usize),
     /// Cache lines prefetched during the products of a strip with a block of activation rows.
@@ -156,9 +156,9 @@ struct Set {
 impl Set {
     const fn of<L: Lanes>() -> Self {
         Self {
-            transposed_from: turned::least::<L>(),
-            transpose: turned::transpose::<L>,
-            multiply_transposed: turned::multiply::<L>,
+            transposed_from: transposed::least::<L>(),
+            transpose: transposed::transpose::<L>,
+            multiply_transposed: transposed::multiply::<L>,
             block: many::rows::<L>(),
             lines_in_blocks: many::lines::<L>(),
             multiply: many::multiply::<L>,
@@ -170,7 +170,7 @@ impl Set {
 impl Type {
     /// The type with the format `F`.
     pub const fn of<L: Lanes, F: Form>() -> Self {
-        const { assert!(MOST_BLOCK.is_multiple_of(F::BLOCK) && FLOAT_PIECE.is_multiple_of(F::BLOCK)) };
+        const { assert!(MAX_BLOCK.is_multiple_of(F::BLOCK) && FLOAT_PIECE.is_multiple_of(F::BLOCK)) };
         Self {
             block: F::BLOCK,
             bytes: F::BYTES,
@@ -220,31 +220,31 @@ impl Type {
         tile: &mut Tile<'_, f32>,
     ) {
         let (rows, cols, outputs) = (tile.rows(), product.cols, tile.cols().len());
-        let (weights, decoded) = scratch.floats.split_at_mut(STRIP * TURNED_PIECE);
-        let decoded = &mut decoded[..16 * MOST_BLOCK];
+        let (weights, decoded) = scratch.floats.split_at_mut(STRIP * TRANSPOSED_PIECE);
+        let decoded = &mut decoded[..16 * MAX_BLOCK];
         // All rows at once, if no sums have to be kept.
-        let n_parts = if cols <= TURNED_PIECE { 1 } else { rows.len().div_ceil(TURNED_ROWS) };
-        let at_once = rows.len().div_ceil(n_parts).next_multiple_of(many::MOST_ROWS);
+        let n_parts = if cols <= TRANSPOSED_PIECE { 1 } else { rows.len().div_ceil(TRANSPOSED_ROWS) };
+        let at_once = rows.len().div_ceil(n_parts).next_multiple_of(many::MAX_ROWS);
         for first in (0..outputs).step_by(STRIP) {
             for row in rows.clone().step_by(at_once) {
-                for start in (0..cols).step_by(TURNED_PIECE) {
-                    let piece = start..cols.min(start + TURNED_PIECE);
+                for start in (0..cols).step_by(TRANSPOSED_PIECE) {
+                    let piece = start..cols.min(start + TRANSPOSED_PIECE);
                     let mut ahead = self.ahead(product, first, STRIP, &piece);
                     for col in (0..STRIP).step_by(16) {
                         let weights_of = product.rows::<16>(first + col);
-                        for at in piece.clone().step_by(MOST_BLOCK) {
-                            let (n, bytes) = (MOST_BLOCK.min(piece.end - at), self.bytes_of(at));
+                        for at in piece.clone().step_by(MAX_BLOCK) {
+                            let (n, bytes) = (MAX_BLOCK.min(piece.end - at), self.bytes_of(at));
                             let rows = weights_of.map(|row| row.wrapping_add(bytes));
                             // SAFETY: the blocks are within the rows, and `decoded` has enough space.
                             unsafe {
                                 let to = decoded.as_mut_ptr();
-                                (self.decode)(&rows, n / self.block, &mut ahead, MOST_BLOCK, to);
+                                (self.decode)(&rows, n / self.block, &mut ahead, MAX_BLOCK, to);
                             }
                             let step = (at - start) / 16;
                             (self.set.transpose)(decoded, n / 16, weights, piece.len() / 16, step, col);
                         }
                     }
-                    (self.set.multiply_transposed)(turned::Turned {
+                    (self.set.multiply_transposed)(transposed::MultiplyTransposed {
                         product,
                         acts,
                         rows: row..rows.end.min(row + at_once),

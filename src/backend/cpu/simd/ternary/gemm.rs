@@ -12,7 +12,7 @@ use std::ops::Range;
 use half::f16;
 
 use super::super::lanes::{Lanes, array, array_mut};
-use super::super::{MOST_BLOCK_ROWS, PIECE_UNITS, SUMMED_ROWS, UNIT, padded};
+use super::super::{MAX_BLOCK_ROWS, PIECE_UNITS, SUMMED_ROWS, UNIT, padded};
 use super::{Form, Ternary, groups, sum_of_unit};
 
 /// 16 rows of sums, aligned to cache lines.
@@ -54,7 +54,7 @@ impl<F: Form> Ternary<'_, '_, F> {
     /// The sums of the rows: `[rows, 16 N]`, as integers, or as floats if units have scales.
     #[inline(always)]
     fn sums<const N: usize>(&mut self) -> *mut f32 {
-        self.scratch.sums[..(SUMMED_ROWS + MOST_BLOCK_ROWS) * 16 * N].as_mut_ptr()
+        self.scratch.sums[..(SUMMED_ROWS + MAX_BLOCK_ROWS) * 16 * N].as_mut_ptr()
     }
 
     /// Unpacks some units of `16 N` weight rows: for each four inputs, in the order of the activations, `N`

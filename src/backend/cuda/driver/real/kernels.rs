@@ -71,7 +71,7 @@ impl Kernels {
     }
 
     /// The kernel of a launch, after checking the size of its parameters.
-    pub fn of(&self, launch: &Launch) -> Result<sys::CUfunction, BackendError> {
+    pub fn function(&self, launch: &Launch) -> Result<sys::CUfunction, BackendError> {
         let at = launch.kernel.0 as usize;
         let found = self.found[at].as_ref().expect("a kernel that this card has");
         let bytes = size_of_val(launch.params.as_slice());
@@ -112,7 +112,7 @@ impl LoadedKernel {
     /// A kernel that may use all the shared memory that a block can have, including its static part.
     fn new(function: sys::CUfunction, about: &About) -> Result<Self, BackendError> {
         use sys::CUfunction_attribute_enum::{
-            CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES as MOST,
+            CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES as MAX_SHARED,
             CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT as CARVEOUT,
             CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES as OWN,
         };
@@ -120,7 +120,7 @@ impl LoadedKernel {
         let own = unsafe { result::function::get_function_attribute(function, OWN) };
         let bytes = about.limits.shared_bytes as i32 - own.called("cuFuncGetAttribute")?;
         // SAFETY: as above.
-        unsafe { result::function::set_function_attribute(function, MOST, bytes) }
+        unsafe { result::function::set_function_attribute(function, MAX_SHARED, bytes) }
             .called("cuFuncSetAttribute")?;
         // The same carveout for all kernels, with as much shared memory as possible: two kernels can be on a
         // multiprocessor at the same time only if they have the same carveout.

@@ -315,7 +315,7 @@ impl Driver for Card {
 
     fn launch(&mut self, launch: &Launch) -> Result<(), BackendError> {
         self.bind()?;
-        kernels::launch(self.stream, self.kernels.of(launch)?, launch, self.about.starts_early())
+        kernels::launch(self.stream, self.kernels.function(launch)?, launch, self.about.starts_early())
     }
 
     fn record(&mut self, launches: Vec<Launch>) -> Result<Recording, BackendError> {

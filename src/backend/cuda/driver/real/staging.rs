@@ -43,7 +43,7 @@ impl Staging {
     pub fn write(&mut self, to: Address, bytes: &[u8], stream: sys::CUstream) -> Result<(), BackendError> {
         for (i, piece) in bytes.chunks(PART_BYTES).enumerate() {
             if self.taken + piece.len() > PART_BYTES {
-                self.turn(stream)?;
+                self.next_part(stream)?;
             }
             let to = to + (i * PART_BYTES) as u64;
             // SAFETY: the part has room for the piece, and no copy reads that room any more; the address is
@@ -61,7 +61,7 @@ impl Staging {
     }
 
     /// Moves to the next part, once the copies from it are done.
-    fn turn(&mut self, stream: sys::CUstream) -> Result<(), BackendError> {
+    fn next_part(&mut self, stream: sys::CUstream) -> Result<(), BackendError> {
         let next = (self.part + 1) % PARTS;
         // SAFETY: events and stream live as long as the card.
         unsafe {

@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::ptr::null;
 
 use super::super::lanes::{Kernel, Lanes, array, array_mut};
-use super::super::{F32Rows, MOST_BLOCK, Product, STRIP, Tile};
+use super::super::{F32Rows, MAX_BLOCK, Product, STRIP, Tile};
 
 /// The lanes in the order in which their sums are added: each to the one before, pairs to pairs, and so on.
 /// The permutation is its own inverse.
@@ -31,7 +31,7 @@ pub(super) fn transpose<L: Lanes>(
     step: usize,
     col: usize,
 ) {
-    assert!(decoded.len() >= 16 * MOST_BLOCK && 16 * n <= MOST_BLOCK);
+    assert!(decoded.len() >= 16 * MAX_BLOCK && 16 * n <= MAX_BLOCK);
     assert!(step + n <= steps && weights.len() >= steps * 16 * STRIP && col + 16 <= STRIP);
     L::vectorize(Transpose { decoded, n, weights, steps, step, col });
 }
@@ -39,7 +39,7 @@ pub(super) fn transpose<L: Lanes>(
 /// Writes `n` times 16 weights of 16 rows to a piece of a strip, `[16, steps, STRIP]`, from a step and a
 /// column on; lanes are in the order of [`LANES`].
 struct Transpose<'a> {
-    /// `[16, MOST_BLOCK]`.
+    /// `[16, MAX_BLOCK]`.
     decoded: &'a [f32],
     n: usize,
     weights: &'a mut [f32],
@@ -58,9 +58,9 @@ impl Kernel for Transpose<'_> {
             unsafe {
                 let mut rows = [l.splat4(&[0; 4]); 16];
                 for r in 0..16 {
-                    rows[r] = l.load_bytes(array(self.decoded.as_ptr().add(r * MOST_BLOCK + 16 * i).cast()));
+                    rows[r] = l.load_bytes(array(self.decoded.as_ptr().add(r * MAX_BLOCK + 16 * i).cast()));
                 }
-                let lanes = l.turned(rows);
+                let lanes = l.transpose(rows);
                 for lane in 0..16 {
                     let at = (LANES[lane] * self.steps + self.step + i) * STRIP + self.col;
                     l.store_bytes(array_mut(self.weights.as_mut_ptr().add(at).cast()), lanes[lane]);
@@ -70,17 +70,17 @@ impl Kernel for Transpose<'_> {
     }
 }
 
-/// Function that multiplies a piece: see [`Turned`].
-pub(super) type MultiplyFn = fn(Turned<'_, '_, '_>);
+/// Function that multiplies a piece: see [`MultiplyTransposed`].
+pub(super) type MultiplyFn = fn(MultiplyTransposed<'_, '_, '_>);
 
 /// The [`MultiplyFn`] of an instruction set.
-pub(super) fn multiply<L: Lanes>(turned: Turned<'_, '_, '_>) {
-    L::vectorize(turned);
+pub(super) fn multiply<L: Lanes>(transposed: MultiplyTransposed<'_, '_, '_>) {
+    L::vectorize(transposed);
 }
 
 /// Multiplies some activation rows with a piece of a strip that [`transpose`] has filled, and finishes the
 /// outputs after the last piece.
-pub struct Turned<'a, 'b, 'c> {
+pub struct MultiplyTransposed<'a, 'b, 'c> {
     pub product: &'a Product<'a>,
     pub acts: F32Rows<'a>,
     pub rows: Range<usize>,
@@ -94,7 +94,7 @@ pub struct Turned<'a, 'b, 'c> {
     pub tile: &'c mut Tile<'b, f32>,
 }
 
-impl Kernel for Turned<'_, '_, '_> {
+impl Kernel for MultiplyTransposed<'_, '_, '_> {
     type Out = ();
 
     #[inline(always)]
@@ -106,7 +106,7 @@ impl Kernel for Turned<'_, '_, '_> {
     }
 }
 
-impl Turned<'_, '_, '_> {
+impl MultiplyTransposed<'_, '_, '_> {
     /// Processes `R` vectors of weights and `T` activation rows at a time, or `LESS` if that is sufficient.
     #[inline(always)]
     fn multiply<L: Lanes, const R: usize, const T: usize, const LESS: usize>(mut self, l: L) {

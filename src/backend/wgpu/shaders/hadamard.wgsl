@@ -24,7 +24,7 @@ struct Params {
 @group(0) @binding(2) var<storage, read> constants: array<f32>;
 @group(0) @binding(3) var<storage, read> signs: array<f32>;
 @group(0) @binding(4) var<storage, read> x: array<f32>;
-@group(0) @binding(5) var<storage, read_write> turned: array<f32>;
+@group(0) @binding(5) var<storage, read_write> rotated: array<f32>;
 
 var<workgroup> runs: array<f32, #{most_span}>;
 
@@ -69,6 +69,6 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
         if (params.back == 1u) {
             y *= signs[params.signs_at + begin + i];
         }
-        turned[row_at + begin + i] = y;
+        rotated[row_at + begin + i] = y;
     }
 }

@@ -7,7 +7,7 @@ use crate::cuda::weight::{Mma, Products};
 
 /// A way of multiplying, for which every stage with linear layers has a kernel per type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum Matmul {
     /// Row by row.
     Single,
     /// Row by row, quantised by block.
@@ -26,9 +26,9 @@ pub enum Way {
     Codes,
 }
 
-impl Way {
+impl Matmul {
     /// The ways of products with these operands on tensor cores; the first one is for single rows.
-    pub const fn of(mma: Option<Mma>) -> &'static [Self] {
+    pub const fn variants(mma: Option<Mma>) -> &'static [Self] {
         match mma {
             None => &[Self::Single, Self::Rows],
             Some(Mma::Ints) => &[Self::Single, Self::Ints],
@@ -49,7 +49,7 @@ impl Way {
                 Mma::Codes => Self::Codes,
             },
             _ if rows > 1 && part(products, limits, cols, LINEAR_ROWS as usize).is_some() => Self::Rows,
-            mma => Self::of(mma)[0],
+            mma => Self::variants(mma)[0],
         }
     }
 

@@ -6,10 +6,10 @@ use super::cx::{Cx, words};
 use super::driver::Launch;
 use super::input::{self, Input};
 use super::kernel_name::KernelName;
-use super::params::{LINEAR_HEADER_BYTES, LINEAR_THREADS, TURN_COLS, TURN_MOST_COLS, TurnParams};
+use super::params::{HADAMARD_COLS, HADAMARD_MAX_COLS, HadamardParams, LINEAR_HEADER_BYTES, LINEAR_THREADS};
 use sterna_program::{Basis, BasisId, Buf, Linear, Program, RowsOf};
 
-pub const KERNEL: KernelName = KernelName::single("turn");
+pub const KERNEL: KernelName = KernelName::single("hadamard");
 
 /// The kernel for a layer whose input may need this pass; `is_normed` if another norm comes first.
 ///
@@ -20,7 +20,7 @@ pub fn kernel(p: &Program, linear: &Linear, is_normed: bool) -> Result<Option<Ke
     match linear.norm.as_ref().filter(|_| is_normed) {
         Some(_) if !cols.is_multiple_of(4) => Err(format!("a second norm over {cols} columns")),
         Some(_) => Ok(Some(KERNEL)),
-        None => of_basis(p, linear.basis),
+        None => basis_kernel(p, linear.basis),
     }
 }
 
@@ -28,10 +28,10 @@ pub fn kernel(p: &Program, linear: &Linear, is_normed: bool) -> Result<Option<Ke
 ///
 /// # Errors
 /// The missing feature, for a message.
-pub fn of_basis(p: &Program, basis: Option<BasisId>) -> Result<Option<KernelName>, String> {
+pub fn basis_kernel(p: &Program, basis: Option<BasisId>) -> Result<Option<KernelName>, String> {
     let Some(basis) = basis else { return Ok(None) };
     let Basis { block, signs } = &p.bases[basis.0 as usize];
-    if *block > TURN_MOST_COLS as usize || !signs.len().is_multiple_of(4) {
+    if *block > HADAMARD_MAX_COLS as usize || !signs.len().is_multiple_of(4) {
         return Err(format!("a rotated basis of {} elements in runs of {block}", signs.len()));
     }
     Ok(Some(KERNEL))
@@ -43,19 +43,19 @@ pub fn launch(cx: &Cx<'_>, basis: Option<BasisId>, input: &Input<'_>) -> Launch 
     let of_outputs = u32::from(input.rows == RowsOf::Outputs);
     let x = cx.buf(input.x);
     let params = params(cx, basis, cx.p.buf_decl(input.x).cols);
-    of(cx, TurnParams { norm, x, to: cx.memory.bases.prepared, of_outputs, ..params })
+    rotate(cx, HadamardParams { norm, x, to: cx.memory.bases.prepared, of_outputs, ..params })
 }
 
 /// Rotates the rows of a buffer back out of a basis.
 pub fn back(cx: &Cx<'_>, basis: BasisId, x: Buf) -> Launch {
     let params = params(cx, Some(basis), cx.p.buf_decl(x).cols);
     let x = cx.buf(x);
-    of(cx, TurnParams { x, to: x, back: 1, ..params })
+    rotate(cx, HadamardParams { x, to: x, back: 1, ..params })
 }
 
-fn params(cx: &Cx<'_>, basis: Option<BasisId>, cols: usize) -> TurnParams {
+fn params(cx: &Cx<'_>, basis: Option<BasisId>, cols: usize) -> HadamardParams {
     let block = basis.map_or(1, |basis| cx.p.bases[basis.0 as usize].block);
-    TurnParams {
+    HadamardParams {
         step: cx.tables(),
         norm: input::norm(cx, None),
         x: 0,
@@ -70,11 +70,11 @@ fn params(cx: &Cx<'_>, basis: Option<BasisId>, cols: usize) -> TurnParams {
     }
 }
 
-fn of(cx: &Cx<'_>, params: TurnParams) -> Launch {
+fn rotate(cx: &Cx<'_>, params: HadamardParams) -> Launch {
     let rows = if params.of_outputs == 0 { cx.shape.rows } else { cx.shape.outputs };
     Launch {
         kernel: cx.kernel(KERNEL),
-        grid: [rows as u32, params.cols.div_ceil(params.block.max(TURN_COLS)), 1],
+        grid: [rows as u32, params.cols.div_ceil(params.block.max(HADAMARD_COLS)), 1],
         threads: LINEAR_THREADS,
         shared_bytes: LINEAR_HEADER_BYTES,
         params: words(&params),

@@ -1,8 +1,9 @@
-// Base of the types whose weights are codes with a scale and an offset per group of columns (a line): value =
-// scale * (code - kLess) + offset. `Type` has
+// Base of the types whose weights are codes with a scale and an offset per group of columns:
+// value = scale * (code - kZeroPoint) + offset. `Type` has
 //
-//   line(chunk, at, kind, group)  scale and offset of a group of a chunk, which has index `at` in the row
-//   bytes(chunk, quad, kind)      four neighbouring codes of a chunk, as bytes below 128, or signed (kSigned)
+//   affine(chunk, at, kind, group)  scale and offset of a group of a chunk, which has index `at` in the row
+//   bytes(chunk, quad, kind)        four neighbouring codes of a chunk, as bytes below 128, or signed
+//                                   (kSigned)
 //
 // and optionally a Kind, which all weights of a launch share: it distinguishes types with the same planes.
 // Values are rounded once; products and sums are those of floats.
@@ -10,17 +11,17 @@
 
 #include "block_codes.cuh"
 
-struct Line {
+struct Affine {
     float scale, offset;
 };
 
-// Converts four codes below 128 to float and subtracts Less: 128 + code has the code in its upper mantissa
-// bits.
-template <int Less = 0>
+// Converts four codes below 128 to float and subtracts ZeroPoint: 128 + code has the code in its upper
+// mantissa bits.
+template <int ZeroPoint = 0>
 DEVICE void floats_of_codes(uint32_t bytes, float (&out)[4]) {
 #pragma unroll
     for (int i = 0; i < 4; i++)
-        out[i] = __uint_as_float(__byte_perm(bytes, 0x43000000u, 0x7044u + (i << 8))) - (128.0f + Less);
+        out[i] = __uint_as_float(__byte_perm(bytes, 0x43000000u, 0x7044u + (i << 8))) - (128.0f + ZeroPoint);
 }
 
 // Converts four signed bytes to float: 2^23 + (byte + 128) has the byte in its lowest bits.
@@ -37,18 +38,18 @@ DEVICE uint32_t bits_of_quad(uint32_t word, uint32_t i, uint32_t bit) {
     return (i < bit ? word << (bit - i) : word >> (i - bit)) & 0x01010101u << bit;
 }
 
-struct CodesOnLine {
+struct AffineWords {
     uint32_t words[2];
-    Line line;
-    DEVICE float scale(int) const { return line.scale; }
-    DEVICE float offset(int) const { return line.offset; }
+    Affine affine;
+    DEVICE float scale(int) const { return affine.scale; }
+    DEVICE float offset(int) const { return affine.offset; }
 };
 
 template <class Type, int ELEMS, int GROUP>
-struct Lines {
+struct AffineCodes {
     static constexpr bool kInts = false;
     static constexpr int kElems = ELEMS, kGroup = GROUP;
-    static constexpr int kLess = 0;
+    static constexpr int kZeroPoint = 0;
     static constexpr bool kSigned = false;
     // lib/by_block.cuh
     static constexpr bool kHalves = false;
@@ -66,7 +67,7 @@ struct Lines {
     ) {
 #pragma unroll(Type::kGroupsUnroll)
         for (uint32_t group = 0; group < ELEMS / GROUP; group++) {
-            Line line = Type::line(chunk, at, kind, group);
+            Affine affine = Type::affine(chunk, at, kind, group);
             // Sum that the scale multiplies at the end; unused with offsets.
             float part[M] = {};
 #pragma unroll(M > 1 ? Type::kRowsQuadsUnroll : GROUP / 4)
@@ -76,11 +77,11 @@ struct Lines {
                 if constexpr (Type::kSigned) {
                     floats_of_bytes(Type::bytes(chunk, quad, kind), w);
                 } else {
-                    floats_of_codes<Type::kLess>(Type::bytes(chunk, quad, kind), w);
+                    floats_of_codes<Type::kZeroPoint>(Type::bytes(chunk, quad, kind), w);
                 }
                 if constexpr (kOffsets<Type>) {
 #pragma unroll
-                    for (int e = 0; e < 4; e++) w[e] = fmaf(w[e], line.scale, line.offset);
+                    for (int e = 0; e < 4; e++) w[e] = fmaf(w[e], affine.scale, affine.offset);
                 }
 #pragma unroll
                 for (int m = 0; m < M; m++) {
@@ -94,7 +95,7 @@ struct Lines {
             }
             if constexpr (!kOffsets<Type>) {
 #pragma unroll
-                for (int m = 0; m < M; m++) sums[m] = fmaf(line.scale, part[m], sums[m]);
+                for (int m = 0; m < M; m++) sums[m] = fmaf(affine.scale, part[m], sums[m]);
             }
         }
     }

@@ -5,7 +5,7 @@
 use wgpu::Buffer;
 
 use super::input::{self, ABSENT, Input};
-use super::shader::{Kernel, MOST_SPAN};
+use super::shader::{Kernel, MAX_SPAN};
 use super::{Cx, Dispatch, Grid};
 use sterna_program::{BasisId, Buf, Program, RowsOf, Stage};
 
@@ -15,7 +15,7 @@ const LEAST_SPAN: usize = 1024;
 /// Error text for a basis whose blocks are too large.
 pub fn missing(p: &Program, basis: Option<BasisId>) -> Option<String> {
     let block = p.bases[basis?.0 as usize].block;
-    (block > MOST_SPAN).then(|| format!("a rotated basis in runs of {block}"))
+    (block > MAX_SPAN).then(|| format!("a rotated basis in runs of {block}"))
 }
 
 /// Bytes of prepared rows.
@@ -38,17 +38,17 @@ pub fn signs(p: &Program) -> impl Iterator<Item = f32> {
 /// Normalises an input, rotates it into a basis if there is one, and stores it where the products read it.
 pub fn dispatch<'a>(cx: &Cx<'a>, basis: Option<BasisId>, input: &Input<'_>) -> Dispatch<'a> {
     let memory = cx.memory;
-    of(cx, basis, input, false, [&memory.bufs[input.x.0 as usize], &memory.prepared])
+    rotate(cx, basis, input, false, [&memory.bufs[input.x.0 as usize], &memory.prepared])
 }
 
 /// Rotates prepared rows back out of a basis, into a buffer.
 pub fn back<'a>(cx: &Cx<'a>, basis: BasisId, x: Buf) -> Dispatch<'a> {
     let memory = cx.memory;
     let input = Input { x, norm: None, rows: RowsOf::Step };
-    of(cx, Some(basis), &input, true, [&memory.prepared, &memory.bufs[x.0 as usize]])
+    rotate(cx, Some(basis), &input, true, [&memory.prepared, &memory.bufs[x.0 as usize]])
 }
 
-fn of<'a>(
+fn rotate<'a>(
     cx: &Cx<'a>,
     basis: Option<BasisId>,
     input: &Input<'_>,
@@ -66,7 +66,7 @@ fn of<'a>(
     params.extend([basis.map_or(ABSENT, at), u32::from(input.rows == RowsOf::Outputs), u32::from(back)]);
     let memory = cx.memory;
     Dispatch {
-        kernels: vec![(usize::MAX, Kernel::Turn)],
+        kernels: vec![(usize::MAX, Kernel::Hadamard)],
         params,
         buffers: vec![&memory.step.buffer, &memory.constants, &memory.signs, from, to],
         grid: Grid::Rows { x: cols.div_ceil(span) as u32, rows: input.rows },

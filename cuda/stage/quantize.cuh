@@ -1,4 +1,4 @@
-// Round: normalises batch rows and quantises them to int8, once for all blocks of the tensor core products
+// Quantize: normalises batch rows and quantises them to int8, once for all blocks of the tensor core products
 // that follow (lib/linear_mma.cuh). The values are the same as in a kernel for single rows (lib/input.cuh).
 //
 // A block owns a row. Writes it in the order in which type T multiplies it, followed by the sums of its
@@ -9,7 +9,7 @@
 #include "../lib/input.cuh"
 
 template <class T>
-DEVICE void round_rows(const RoundParams& p) {
+DEVICE void quantize_rows(const QuantParams& p) {
     static_assert(T::kInts, "rows of integers");
     uint32_t r = blockIdx.x, n_rows = p.in.of_outputs ? p.step.counts->outputs : p.step.counts->rows;
     if (r < n_rows) prefetch_norm<T::kBlockQuads>(p.in);
