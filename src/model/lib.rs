@@ -24,6 +24,8 @@ mod rope;
 pub mod smollm3;
 mod windows;
 
+use std::cmp::Reverse;
+
 use ggml_types::{KvCodec, QuantError};
 
 pub use build::Builder;
@@ -130,10 +132,10 @@ impl Model {
 /// [`Hyper::read`].
 pub fn hyper(gguf: &Gguf) -> Result<Hyper, ModelError> {
     gguf.metadata().check_is_model()?;
+    // An unknown architecture is reported as such, not as a missing table or an unexpected key.
+    by_name(gguf.metadata().require_str("general.architecture")?)?;
     const TABLE: &str = "token_embd.weight";
     let Some(table) = gguf.find(TABLE) else {
-        // An unknown architecture is reported as such, not as a missing table.
-        by_name(gguf.metadata().require_str("general.architecture")?)?;
         let (tensor, want) = (TABLE.to_owned(), "[n_vocab, dim]".to_owned());
         let got = "no tensor of that name (a vocabulary-only file?)".to_owned();
         return Err(ModelError::Tensor { tensor, want, got });
@@ -144,13 +146,24 @@ pub fn hyper(gguf: &Gguf) -> Result<Hyper, ModelError> {
 /// The architecture called `name`.
 ///
 /// # Errors
-/// [`ModelError::Architecture`], which lists all known names.
+/// [`ModelError::Architecture`], which lists all known names and the nearest one.
 pub fn by_name(name: &str) -> Result<&'static Architecture, ModelError> {
     let found = REGISTRY.iter().copied().find(|architecture| architecture.names.contains(&name));
     found.ok_or_else(|| {
         let known: Vec<&str> = REGISTRY.iter().flat_map(|architecture| architecture.names).copied().collect();
-        ModelError::Architecture { name: name.to_owned(), known: known.join(", ") }
+        let nearest = nearest(name, &known).map(|nearest| format!(" (the nearest is `{nearest}`)"));
+        let nearest = nearest.unwrap_or_default();
+        ModelError::Architecture { name: name.to_owned(), nearest, known: known.join(", ") }
     })
+}
+
+/// The known name that begins most like `name`; the shortest of several.
+fn nearest(name: &str, known: &[&'static str]) -> Option<&'static str> {
+    /// Shorter common beginnings are accidental.
+    const SHORTEST: usize = 3;
+    let common = |known: &str| name.bytes().zip(known.bytes()).take_while(|(a, b)| a == b).count();
+    let candidates = known.iter().copied().filter(|known| common(known) >= SHORTEST);
+    candidates.max_by_key(|known| (common(known), Reverse(known.len())))
 }
 
 /// Reason why a file contains no model that can be run.
@@ -160,10 +173,12 @@ pub enum ModelError {
     #[error(transparent)]
     Gguf(#[from] GgufError),
     /// There is no program for this architecture.
-    #[error("unknown architecture `{name}`; supported are: {known}")]
+    #[error("unknown architecture `{name}`{nearest}; supported are: {known}")]
     Architecture {
         /// Name in the file.
         name: String,
+        /// Remark on the known name that begins most like it; may be empty.
+        nearest: String,
         /// All known names.
         known: String,
     },
@@ -212,6 +227,10 @@ mod tests {
         names.dedup();
         assert_eq!(names.len(), n);
         let message = by_name("mamba").unwrap_err().to_string();
-        assert!(message.contains("`mamba`") && message.contains("bitnet-b1.58"), "{message}");
+        assert!(message.contains("`mamba`; ") && message.contains("bitnet-b1.58"), "{message}");
+        for (name, want) in [("gemma4", "gemma3"), ("llama4", "llama"), ("qwen3vl", "qwen3")] {
+            let message = by_name(name).unwrap_err().to_string();
+            assert!(message.contains(&format!("`{name}` (the nearest is `{want}`); ")), "{message}");
+        }
     }
 }
