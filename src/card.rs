@@ -44,6 +44,7 @@ const CLASSES: &[(&str, &str, &str)] = &[
     ("gemma3", "Gemma3ForCausalLM", "gemma3_text"),
     ("gpt-oss", "GptOssForCausalLM", "gpt_oss"),
     ("gpt2", "GPT2LMHeadModel", "gpt2"),
+    ("granite", "GraniteForCausalLM", "granite"),
     ("llama", "LlamaForCausalLM", "llama"),
     ("minicpm", "MiniCPMForCausalLM", "minicpm"),
     ("phi3", "Phi3ForCausalLM", "phi3"),

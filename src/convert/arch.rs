@@ -137,6 +137,8 @@ pub struct Architecture {
     pub tied: bool,
     /// Values that a configuration may omit, from transformers' classes.
     pub defaults: &'static [(&'static str, f64)],
+    /// Factors of the configuration, 1 unless given, and their keys in GGUF.
+    pub factors: &'static [(&'static str, &'static str)],
     /// RoPE keys, and keys for head length and vocabulary.
     pub rope: Rope,
     /// True if the norms are LayerNorms, which have a bias.
@@ -446,6 +448,7 @@ const LLAMA: Architecture = Architecture {
     head: "lm_head.weight",
     tied: false,
     defaults: &[("rms_norm_eps", 1e-6)],
+    factors: &[],
     rope: Rope::Whole,
     layer_norm: false,
     encoder: false,
@@ -549,6 +552,17 @@ pub static ARCHITECTURES: &[Architecture] = &[
         tied: true,
         // Defaults of SmolLM3Config.
         defaults: &[("rms_norm_eps", 1e-6), ("rope_theta", 2e6)],
+        ..LLAMA
+    },
+    Architecture {
+        classes: &["GraniteForCausalLM"],
+        name: |config| gated(config, &["silu"], "granite"),
+        factors: &[
+            ("attention_multiplier", "attention.scale"),
+            ("embedding_multiplier", "embedding_scale"),
+            ("residual_multiplier", "residual_scale"),
+            ("logits_scaling", "logit_scale"),
+        ],
         ..LLAMA
     },
     QWEN35,

@@ -112,6 +112,9 @@ pub fn write(
             set("rope.freq_base_swa", Value::F32(base as f32));
         }
     }
+    for (from, to) in arch.factors {
+        set(to, Value::F32(config.positive(&[*from])?.unwrap_or(1.0) as f32));
+    }
     if let Some(hybrid) = &shape.hybrid {
         hybrid.write(set);
     }

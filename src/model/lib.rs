@@ -11,6 +11,7 @@ pub mod build;
 pub mod gemma3;
 pub mod gpt2;
 pub mod gpt_oss;
+pub mod granite;
 mod hadamard;
 pub mod hyper;
 mod keys;
@@ -60,6 +61,7 @@ pub static REGISTRY: &[&Architecture] = &[
     &gemma3::ARCHITECTURE,
     &gpt_oss::ARCHITECTURE,
     &smollm3::ARCHITECTURE,
+    &granite::ARCHITECTURE,
     &bert::ARCHITECTURE,
     &bert::NOMIC,
 ];

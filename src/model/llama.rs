@@ -23,6 +23,8 @@ pub(super) struct Variant<'a> {
     pub qkv_bias: bool,
     /// True if queries and keys have a norm over each head, before RoPE.
     pub head_norms: bool,
+    /// Factor on the scores of attention; by default 1 over the square root of the head dimension.
+    pub scale: Option<f32>,
     /// Factor on the embedding.
     pub embedding: f32,
     /// Factor on the output of attention and of the feed-forward network before it is added to the residual
@@ -39,6 +41,7 @@ impl Variant<'_> {
         rotates: &|_| true,
         qkv_bias: false,
         head_norms: false,
+        scale: None,
         embedding: 1.0,
         residual: 1.0,
         logits: 1.0,
@@ -50,7 +53,7 @@ pub(super) fn decoder(m: &mut Builder<'_>, form: &Variant<'_>) -> Result<(), Mod
     let mixture = m.mixture()?;
     let h = m.hyper().clone();
     let dim = h.dim;
-    let scale = 1.0 / (h.head_dim as f32).sqrt();
+    let scale = form.scale.unwrap_or(1.0 / (h.head_dim as f32).sqrt());
 
     let x = m.embed(form.embedding)?;
     let rope = (0..h.n_layers).any(form.rotates).then(|| m.rope(form.rope)).transpose()?;

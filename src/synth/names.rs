@@ -73,6 +73,13 @@ pub(super) fn metadata(spec: &Spec) -> Metadata {
             out.set(format!("{architecture}.residual_scale"), 1.4 / (spec.n_layers as f32).sqrt());
             out.set(format!("{architecture}.logit_scale"), spec.dim as f32 / 256.0);
         }
+        Family::Granite { scores, logits } => {
+            out.set(format!("{architecture}.attention.scale"), 1.0 / scores as f32);
+            // As in the published models.
+            out.set(format!("{architecture}.embedding_scale"), 12.0_f32);
+            out.set(format!("{architecture}.residual_scale"), 0.22_f32);
+            out.set(format!("{architecture}.logit_scale"), logits as f32);
+        }
         Family::Qwen35 { n_key_heads, n_value_heads, state_dim, .. } => {
             let mut set = |key: &str, value: usize| out.set(format!("{architecture}.{key}"), value as u32);
             set("full_attention_interval", PERIOD);

@@ -20,6 +20,13 @@ pub enum Family {
     },
     /// `minicpm`: Llama's tensors, with factors that depend on the shape.
     MiniCpm,
+    /// `granite`: Llama's tensors, with factors.
+    Granite {
+        /// Divisor of the attention scores.
+        scores: usize,
+        /// Divisor of the logits.
+        logits: usize,
+    },
     /// `gpt2`: LayerNorm, biases, learned positions.
     Gpt2,
     /// `bert`: an encoder, with biases, learned positions, token types, and a classifier of one label.
@@ -73,6 +80,7 @@ impl Family {
             Self::BitNet => "bitnet-b1.58",
             Self::Llama | Self::Mixtral { .. } => "llama",
             Self::MiniCpm => "minicpm",
+            Self::Granite { .. } => "granite",
             Self::Gpt2 => "gpt2",
             Self::Bert => "bert",
             Self::Qwen2 => "qwen2",
@@ -498,6 +506,17 @@ pub static PRESETS: &[Preset] = &[
         n_vocab: 122_753,
         n_ctx: 4096,
         rope_base: 10_000.0,
+        ..LLAMA_3
+    },
+    Preset {
+        name: "granite-4.0-micro",
+        about: "ibm-granite/granite-4.0-micro",
+        family: Family::Granite { scores: 64, logits: 10 },
+        size: [40, 2560, 8192],
+        heads: [40, 8, 64],
+        n_vocab: 100_352,
+        rope_base: 10_000_000.0,
+        pre: Some("dbrx"),
         ..LLAMA_3
     },
     Preset {

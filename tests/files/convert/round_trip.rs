@@ -208,21 +208,45 @@ fn qwen3moe_round_trips() {
     assert!(said.contains("experts.3.up_proj.weight") && said.contains("missing"), "{said}");
 }
 
-/// SmolLM3 has Llama's tensors. The file does not store which layers have no RoPE.
-#[test]
-fn smollm3_is_written_like_llama() {
-    let written = |folder: &Folder| convert(folder.write().path(), &to("f16")).map(|(gguf, ..)| gguf);
-    let mut folder = llama();
-    let of_llama = written(&folder).unwrap();
-    folder.config["architectures"] = json!(["SmolLM3ForCausalLM"]);
-    folder.config["no_rope_layers"] = json!([1]);
-    let gguf = written(&folder).unwrap();
-    assert_eq!(gguf.metadata().str("general.architecture").unwrap(), Some("smollm3"));
+/// The converted folder, whose tensors are Llama's.
+fn like_llama(folder: &Folder, architecture: &str) -> Gguf {
+    let (of_llama, ..) = convert(llama().write().path(), &to("f16")).unwrap();
+    let (gguf, ..) = convert(folder.write().path(), &to("f16")).unwrap();
+    assert_eq!(gguf.metadata().str("general.architecture").unwrap(), Some(architecture));
     for want in of_llama.tensors() {
         let got = gguf.find(&want.name).unwrap();
         assert!(gguf.raw_bytes(got).unwrap() == of_llama.raw_bytes(want).unwrap(), "{}", want.name);
     }
+    gguf
+}
+
+/// SmolLM3 has Llama's tensors. The file does not store which layers have no RoPE.
+#[test]
+fn smollm3_is_written_like_llama() {
+    let mut folder = llama();
+    folder.config["architectures"] = json!(["SmolLM3ForCausalLM"]);
+    folder.config["no_rope_layers"] = json!([1]);
+    like_llama(&folder, "smollm3");
     folder.config["no_rope_layers"] = json!([0]);
-    let said = written(&folder).unwrap_err().to_string();
+    let said = convert(folder.write().path(), &to("f16")).unwrap_err().to_string();
     assert!(said.contains("no_rope_layers") && said.contains("every fourth layer"), "{said}");
+}
+
+/// Granite has Llama's tensors and four factors, which are 1 unless given.
+#[test]
+fn granite_is_written_like_llama() {
+    let mut folder = llama();
+    folder.config["architectures"] = json!(["GraniteForCausalLM"]);
+    folder.config["attention_multiplier"] = json!(0.25);
+    folder.config["embedding_multiplier"] = json!(12);
+    folder.config["residual_multiplier"] = json!(0.5);
+    let gguf = like_llama(&folder, "granite");
+    for (key, want) in
+        [("attention.scale", 0.25), ("embedding_scale", 12.0), ("residual_scale", 0.5), ("logit_scale", 1.0)]
+    {
+        assert_eq!(gguf.metadata().f32(&format!("granite.{key}")).unwrap(), Some(want), "{key}");
+    }
+    folder.config["logits_scaling"] = json!(0);
+    let said = convert(folder.write().path(), &to("f16")).unwrap_err().to_string();
+    assert!(said.contains("logits_scaling"), "{said}");
 }
