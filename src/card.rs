@@ -42,6 +42,7 @@ const CLASSES: &[(&str, &str, &str)] = &[
     ("gemma", "GemmaForCausalLM", "gemma"),
     ("gemma2", "Gemma2ForCausalLM", "gemma2"),
     ("gemma3", "Gemma3ForCausalLM", "gemma3_text"),
+    ("glm4", "Glm4ForCausalLM", "glm4"),
     ("gpt-oss", "GptOssForCausalLM", "gpt_oss"),
     ("gpt2", "GPT2LMHeadModel", "gpt2"),
     ("granite", "GraniteForCausalLM", "granite"),

@@ -54,6 +54,8 @@ pub enum Dim {
     Head,
     /// Width of the feed-forward network.
     Ffn,
+    /// Gate and up of the feed-forward network together.
+    GateUp,
     /// Experts.
     Experts,
     /// Width of an expert.
@@ -163,7 +165,7 @@ pub enum Rope {
 }
 
 use Dim::{
-    DeltaChannels, DeltaHead, DeltaHeads, DeltaValues, ExpertFfn, ExpertGateUp, Experts, Ffn, Head, Hidden,
+    DeltaChannels, DeltaHead, DeltaHeads, DeltaValues, ExpertFfn, ExpertGateUp, Experts, Ffn, GateUp, Head, Hidden,
     Kv, Labels, One, Positions, Q, QGate, Qkv, SharedFfn, Taps, TokenTypes, Vocab,
 };
 
@@ -242,6 +244,22 @@ const MLP_BIASES: &[Rule] = &[
     maybe(&["mlp.gate_proj.bias"], "ffn_gate.bias", &[Ffn], Change::None),
     maybe(&["mlp.up_proj.bias"], "ffn_up.bias", &[Ffn], Change::None),
     maybe(&["mlp.down_proj.bias"], "ffn_down.bias", &[Hidden], Change::None),
+];
+/// Gate rows, then up rows.
+const FUSED_MLP: &[Rule] = &[
+    matrix(&["mlp.gate_up_proj.weight"], "ffn_up.weight", &[GateUp, Hidden], Change::None),
+    matrix(&["mlp.down_proj.weight"], "ffn_down.weight", &[Hidden, Ffn], Change::None),
+];
+const GLM4_NORMS: &[Rule] = &[
+    plain(&["input_layernorm.weight"], "attn_norm.weight", &[Hidden]),
+    plain(&["post_self_attn_layernorm.weight"], "post_attention_norm.weight", &[Hidden]),
+    plain(&["post_attention_layernorm.weight"], "ffn_norm.weight", &[Hidden]),
+    plain(&["post_mlp_layernorm.weight"], "post_ffw_norm.weight", &[Hidden]),
+];
+const MAYBE_QKV_BIASES: &[Rule] = &[
+    maybe(&["self_attn.q_proj.bias"], "attn_q.bias", &[Q], Change::None),
+    maybe(&["self_attn.k_proj.bias"], "attn_k.bias", &[Kv], Change::None),
+    maybe(&["self_attn.v_proj.bias"], "attn_v.bias", &[Kv], Change::None),
 ];
 /// BitNet's sub-norms, with the names of transformers and of 1bitLLM.
 const SUB_NORMS: &[Rule] = &[
@@ -563,6 +581,15 @@ pub static ARCHITECTURES: &[Architecture] = &[
             ("residual_multiplier", "residual_scale"),
             ("logits_scaling", "logit_scale"),
         ],
+        ..LLAMA
+    },
+    Architecture {
+        classes: &["Glm4ForCausalLM"],
+        name: |config| gated(config, &["silu"], "glm4"),
+        // RoPE rotates adjacent elements in both formats.
+        layer: &[GLM4_NORMS, ATTN_HALVES, ATTN_OTHERS, MAYBE_QKV_BIASES, FUSED_MLP],
+        // Defaults of Glm4Config.
+        defaults: &[("rms_norm_eps", 1.562_5e-7), ("head_dim", 128.0), ("partial_rotary_factor", 0.5)],
         ..LLAMA
     },
     QWEN35,

@@ -234,6 +234,23 @@ impl Config {
         Ok(rope)
     }
 
+    /// Number of elements of a head that RoPE rotates.
+    ///
+    /// # Errors
+    /// [`ConvertError::File`] for a share that is not even or not from 0 to 1.
+    pub fn rotated(&self, head_dim: usize) -> Result<usize, ConvertError> {
+        const SHARE: &str = "partial_rotary_factor";
+        let of_rope = self.get(&["rope_parameters"]).and_then(|rope| rope.get(SHARE)).and_then(Json::as_f64);
+        let share = of_rope.map_or_else(|| self.number(&[SHARE]), |share| Ok(Some(share)))?.unwrap_or(1.0);
+        let rotated = (head_dim as f64 * share) as usize;
+        match share <= 1.0 && rotated > 0 && rotated.is_multiple_of(2) {
+            true => Ok(rotated),
+            false => {
+                let want = format!("an even share, not 0, of heads of {head_dim}");
+                Err(self.wrong(SHARE, &want, self.get(&[SHARE])))
+            }
+        }
+    }
     fn rope_scaling(&self, json: Option<&Json>) -> Result<RopeScaling, ConvertError> {
         let Some(json) = json else { return Ok(RopeScaling::None) };
         let kind = ["rope_type", "type"].iter().find_map(|key| json.get(*key)).and_then(Json::as_str);

@@ -76,7 +76,7 @@ pub fn write(
     }
     if arch.rope == Rope::Whole {
         set("vocab_size", count(shape.vocab));
-        set("rope.dimension_count", count(shape.head_dim));
+        set("rope.dimension_count", count(config.rotated(shape.head_dim)?));
     }
     if let Some((n_experts, n_used, ffn)) = shape.experts {
         set("expert_count", count(n_experts));

@@ -124,6 +124,7 @@ impl Shape {
             Dim::Qkv => 3 * self.hidden,
             Dim::Head => self.head_dim,
             Dim::Ffn => self.ffn.unwrap_or(0),
+            Dim::GateUp => 2 * self.of(Dim::Ffn),
             Dim::Experts => self.experts.map_or(0, |(n, _, _)| n),
             Dim::ExpertFfn => self.experts.map_or(0, |(_, _, ffn)| ffn),
             Dim::Positions => self.n_ctx,

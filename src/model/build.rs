@@ -512,6 +512,19 @@ impl<'a> Builder<'a> {
         Ok(std::array::from_fn(|_| Linear { scale, ..parts.next().expect("one per range") }))
     }
 
+    /// The gate and up projections of a block, which are the rows of one tensor, `ffn_up`.
+    ///
+    /// # Errors
+    /// As [`qkv`](Self::qkv) for a combined tensor.
+    pub fn gate_up(&mut self, blk: &str, ffn_dim: usize, dim: usize) -> Result<[Linear; 2], ModelError> {
+        let stem = format!("{blk}.ffn_up");
+        self.check_scale(&stem)?;
+        let scale = self.scales(&stem, 1)?[0];
+        let rows = [0..ffn_dim, ffn_dim..2 * ffn_dim];
+        let mut parts = self.parts(&stem, 2 * ffn_dim, dim, rows)?.into_iter();
+        Ok(std::array::from_fn(|_| Linear { scale, ..parts.next().expect("one per range") }))
+    }
+
     /// Layers that are concatenated in a tensor: `stem.weight` of `[rows, inputs]` and, if the file has it,
     /// `stem.bias`, split into ranges of rows.
     fn parts(

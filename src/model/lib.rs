@@ -9,6 +9,7 @@ pub mod bert;
 pub mod bitnet;
 pub mod build;
 pub mod gemma3;
+pub mod glm4;
 pub mod gpt2;
 pub mod gpt_oss;
 pub mod granite;
@@ -62,6 +63,7 @@ pub static REGISTRY: &[&Architecture] = &[
     &gpt_oss::ARCHITECTURE,
     &smollm3::ARCHITECTURE,
     &granite::ARCHITECTURE,
+    &glm4::ARCHITECTURE,
     &bert::ARCHITECTURE,
     &bert::NOMIC,
 ];
@@ -230,7 +232,8 @@ mod tests {
         assert_eq!(names.len(), n);
         let message = by_name("mamba").unwrap_err().to_string();
         assert!(message.contains("`mamba`; ") && message.contains("bitnet-b1.58"), "{message}");
-        for (name, want) in [("gemma4", "gemma3"), ("llama4", "llama"), ("qwen3vl", "qwen3")] {
+        for (name, want) in [("gemma4", "gemma3"), ("llama4", "llama"), ("qwen3vl", "qwen3"), ("glm4moe", "glm4")]
+        {
             let message = by_name(name).unwrap_err().to_string();
             assert!(message.contains(&format!("`{name}` (the nearest is `{want}`); ")), "{message}");
         }

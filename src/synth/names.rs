@@ -24,7 +24,11 @@ fn recurs(layer: usize) -> bool {
 
 /// Elements of a head that RoPE rotates.
 fn rope_dims(spec: &Spec) -> usize {
-    if let Family::Qwen35 { .. } = spec.family { (spec.head_dim / 4).max(2) } else { spec.head_dim }
+    match spec.family {
+        Family::Qwen35 { .. } => (spec.head_dim / 4).max(2),
+        Family::Glm4 => spec.head_dim / 2,
+        _ => spec.head_dim,
+    }
 }
 
 /// The same keys as in published files.
@@ -182,7 +186,8 @@ impl Tensors<'_> {
         let Spec { family, dim, ffn_dim, n_heads, n_kv_heads, head_dim, .. } = *self.spec;
         let (q_dim, kv_dim) = (n_heads * head_dim, n_kv_heads * head_dim);
         let sub_norms = family == Family::BitNet;
-        let post_norms = matches!(family, Family::Gemma3 { .. });
+        let post_norms = matches!(family, Family::Gemma3 { .. } | Family::Glm4);
+        let fused_gate = matches!(family, Family::Glm4);
         self.norm(&format!("{blk}.attn_norm"), dim);
         if family == Family::Gpt2 {
             self.linear(&format!("{blk}.attn_qkv"), 3 * dim, dim);
@@ -220,10 +225,10 @@ impl Tensors<'_> {
             }
             return;
         }
-        if family != Family::Gpt2 {
+        if family != Family::Gpt2 && !fused_gate {
             self.linear(&format!("{blk}.ffn_gate"), ffn_dim, dim);
         }
-        self.linear(&format!("{blk}.ffn_up"), ffn_dim, dim);
+        self.linear(&format!("{blk}.ffn_up"), if fused_gate { 2 * ffn_dim } else { ffn_dim }, dim);
         if sub_norms {
             self.norm(&format!("{blk}.ffn_sub_norm"), ffn_dim);
         }
@@ -322,7 +327,7 @@ impl Tensors<'_> {
         let of_attention = || ["attn_q", "attn_k", "attn_v"].iter().any(|part| name.ends_with(part));
         let has_one = match self.spec.family {
             Family::Gpt2 | Family::Bert => true,
-            Family::Qwen2 => of_attention(),
+            Family::Qwen2 | Family::Glm4 => of_attention(),
             Family::GptOss { .. } => !name.ends_with("_norm"),
             _ => false,
         };

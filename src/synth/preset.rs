@@ -27,6 +27,8 @@ pub enum Family {
         /// Divisor of the logits.
         logits: usize,
     },
+    /// `glm4`: biases on queries, keys and values, norms after the projections, gate and up in one tensor.
+    Glm4,
     /// `gpt2`: LayerNorm, biases, learned positions.
     Gpt2,
     /// `bert`: an encoder, with biases, learned positions, token types, and a classifier of one label.
@@ -81,6 +83,7 @@ impl Family {
             Self::Llama | Self::Mixtral { .. } => "llama",
             Self::MiniCpm => "minicpm",
             Self::Granite { .. } => "granite",
+            Self::Glm4 => "glm4",
             Self::Gpt2 => "gpt2",
             Self::Bert => "bert",
             Self::Qwen2 => "qwen2",
@@ -517,6 +520,20 @@ pub static PRESETS: &[Preset] = &[
         n_vocab: 100_352,
         rope_base: 10_000_000.0,
         pre: Some("dbrx"),
+        ..LLAMA_3
+    },
+    Preset {
+        name: "glm-4-9b",
+        about: "THUDM/GLM-4-9B-0414",
+        family: Family::Glm4,
+        size: [40, 4096, 13_696],
+        heads: [32, 2, 128],
+        n_vocab: 151_552,
+        n_ctx: 32_768,
+        rope_base: 10_000.0,
+        norm_eps: 1.562_5e-7,
+        tied: false,
+        pre: Some("glm4"),
         ..LLAMA_3
     },
     Preset {

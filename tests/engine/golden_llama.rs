@@ -100,7 +100,7 @@ fn logits_match_the_references() {
 }
 
 /// Folders of `shared/golden` with a prompt of 512 tokens and transformers' logits of some of its positions.
-const LONG: [&str; 1] = ["granite"];
+const LONG: [&str; 2] = ["granite", "glm4"];
 
 #[test]
 fn long_prompts_match_transformers() {

@@ -26,6 +26,14 @@ fn tokenizer() -> Option<Json> {
 
 /// Converts the folder, and compares tensors bit for bit, and the keys of the architecture.
 fn assert_round_trip(folder: &Folder, gguf: &Gguf) {
+    let architecture = gguf.metadata().str("general.architecture").unwrap().unwrap();
+    let theirs = |key: &&str| key.starts_with(architecture);
+    let n = |gguf: &Gguf| gguf.metadata().iter().map(|(key, _)| key).filter(theirs).count();
+    assert_eq!(n(&assert_has_all(folder, gguf)), n(gguf));
+}
+
+/// Likewise, but the converted file may have more keys.
+fn assert_has_all(folder: &Folder, gguf: &Gguf) -> Gguf {
     let dir = folder.write();
     let (ours, ..) = convert(dir.path(), &to("f16")).unwrap();
     assert_eq!(ours.tensors().len(), gguf.tensors().len());
@@ -38,9 +46,7 @@ fn assert_round_trip(folder: &Folder, gguf: &Gguf) {
     for (key, value) in gguf.metadata().iter().filter(|(key, _)| key.starts_with(architecture)) {
         assert_eq!(ours.metadata().get(key), Some(value), "{key}");
     }
-    let theirs = |key: &&str| key.starts_with(architecture);
-    let n = |gguf: &Gguf| gguf.metadata().iter().map(|(key, _)| key).filter(theirs).count();
-    assert_eq!(n(&ours), n(gguf));
+    ours
 }
 
 const ATTENTION: [(&str, &str); 4] =
@@ -249,4 +255,65 @@ fn granite_is_written_like_llama() {
     folder.config["logits_scaling"] = json!(0);
     let said = convert(folder.write().path(), &to("f16")).unwrap_err().to_string();
     assert!(said.contains("logits_scaling"), "{said}");
+}
+
+/// A checkpoint of the golden file's tensors, under the names of its architecture in layers.
+fn renamed(gguf: &Gguf, names: &[(&str, &str)]) -> BTreeMap<String, Raw> {
+    let globals = [
+        ("model.embed_tokens", "token_embd"),
+        ("model.norm", "output_norm"),
+        ("lm_head", "output"),
+    ];
+    let globals = globals.map(|(to, from)| (format!("{to}.weight"), format!("{from}.weight")));
+    let n_layers = gguf.tensors().iter().filter(|info| info.name.ends_with(".attn_norm.weight")).count();
+    let layers = (0..n_layers).flat_map(|layer| {
+        let name = move |(to, from): &(&str, &str)| {
+            (format!("model.layers.{layer}.{to}"), format!("blk.{layer}.{from}"))
+        };
+        names.iter().map(name)
+    });
+    let all = globals.into_iter().chain(layers);
+    all.map(|(to, from)| (to, raw(gguf, &from))).collect()
+}
+
+#[test]
+fn glm4_round_trips() {
+    let (Some(path), Some(tokenizer)) = (golden("glm4/tiny-f16.gguf"), tokenizer()) else { return };
+    let gguf = Gguf::open(&path).unwrap();
+    let tensors = renamed(
+        &gguf,
+        &[
+            ("input_layernorm.weight", "attn_norm.weight"),
+            ("post_self_attn_layernorm.weight", "post_attention_norm.weight"),
+            ("post_attention_layernorm.weight", "ffn_norm.weight"),
+            ("post_mlp_layernorm.weight", "post_ffw_norm.weight"),
+            ("self_attn.q_proj.weight", "attn_q.weight"),
+            ("self_attn.q_proj.bias", "attn_q.bias"),
+            ("self_attn.k_proj.weight", "attn_k.weight"),
+            ("self_attn.k_proj.bias", "attn_k.bias"),
+            ("self_attn.v_proj.weight", "attn_v.weight"),
+            ("self_attn.v_proj.bias", "attn_v.bias"),
+            ("self_attn.o_proj.weight", "attn_output.weight"),
+            ("mlp.gate_up_proj.weight", "ffn_up.weight"),
+            ("mlp.down_proj.weight", "ffn_down.weight"),
+        ],
+    );
+    let config = json!({
+        "architectures": ["Glm4ForCausalLM"], "hidden_size": 64, "intermediate_size": 128, "head_dim": 32,
+        "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2, "hidden_act": "silu",
+        "max_position_embeddings": 1024, "rope_theta": 10000.0, "rms_norm_eps": 1e-5,
+        "partial_rotary_factor": 0.5, "tie_word_embeddings": false,
+    });
+    let mut folder = Folder { config, tokenizer, tensors };
+    assert_has_all(&folder, &gguf);
+    // The spelling of transformers 5.
+    let config = folder.config.as_object_mut().unwrap();
+    config.remove("rope_theta");
+    config.remove("partial_rotary_factor");
+    folder.config["rope_parameters"] =
+        json!({"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5});
+    assert_has_all(&folder, &gguf);
+    folder.config["rope_parameters"]["partial_rotary_factor"] = json!(0.1);
+    let said = convert(folder.write().path(), &to("f16")).unwrap_err().to_string();
+    assert!(said.contains("partial_rotary_factor") && said.contains("heads of 32"), "{said}");
 }
