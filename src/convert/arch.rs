@@ -48,7 +48,7 @@ pub enum Dim {
     Q,
     /// KV heads x head length.
     Kv,
-    /// Q, K and V of GPT-2 together.
+    /// Q, K and V together.
     Qkv,
     /// Head length.
     Head,
@@ -141,6 +141,8 @@ pub struct Architecture {
     pub defaults: &'static [(&'static str, f64)],
     /// Factors of the configuration, 1 unless given, and their keys in GGUF.
     pub factors: &'static [(&'static str, &'static str)],
+    /// True if GGUF has tables of RoPE factors for it.
+    pub long_rope: bool,
     /// RoPE keys, and keys for head length and vocabulary.
     pub rope: Rope,
     /// True if the norms are LayerNorms, which have a bias.
@@ -249,6 +251,10 @@ const MLP_BIASES: &[Rule] = &[
 const FUSED_MLP: &[Rule] = &[
     matrix(&["mlp.gate_up_proj.weight"], "ffn_up.weight", &[GateUp, Hidden], Change::None),
     matrix(&["mlp.down_proj.weight"], "ffn_down.weight", &[Hidden, Ffn], Change::None),
+];
+const FUSED_ATTENTION: &[Rule] = &[
+    matrix(&["self_attn.qkv_proj.weight"], "attn_qkv.weight", &[Qkv, Hidden], Change::None),
+    matrix(&["self_attn.o_proj.weight"], "attn_output.weight", &[Hidden, Q], Change::None),
 ];
 const GLM4_NORMS: &[Rule] = &[
     plain(&["input_layernorm.weight"], "attn_norm.weight", &[Hidden]),
@@ -467,6 +473,7 @@ const LLAMA: Architecture = Architecture {
     tied: false,
     defaults: &[("rms_norm_eps", 1e-6)],
     factors: &[],
+    long_rope: false,
     rope: Rope::Whole,
     layer_norm: false,
     encoder: false,
@@ -590,6 +597,15 @@ pub static ARCHITECTURES: &[Architecture] = &[
         layer: &[GLM4_NORMS, ATTN_HALVES, ATTN_OTHERS, MAYBE_QKV_BIASES, FUSED_MLP],
         // Defaults of Glm4Config.
         defaults: &[("rms_norm_eps", 1.562_5e-7), ("head_dim", 128.0), ("partial_rotary_factor", 0.5)],
+        ..LLAMA
+    },
+    Architecture {
+        classes: &["Phi3ForCausalLM"],
+        name: |config| gated(config, &["silu"], "phi3"),
+        layer: &[NORMS, FUSED_ATTENTION, FUSED_MLP],
+        // Defaults of Phi3Config.
+        defaults: &[("rms_norm_eps", 1e-5), ("original_max_position_embeddings", 4096.0)],
+        long_rope: true,
         ..LLAMA
     },
     QWEN35,

@@ -97,6 +97,19 @@ pub fn write(
                 set("rope.scaling.type", Value::from("linear"));
                 set("rope.scaling.factor", Value::F32(factor as f32));
             }
+            RopeScaling::Long { short, long, original, attention } if arch.long_rope => {
+                let pairs = config.rotated(shape.head_dim)? / 2;
+                if [&short, &long].iter().any(|table| table.len() != pairs) {
+                    let want = format!("tables of {pairs} factors");
+                    return Err(config.wrong("rope_scaling", &want, None));
+                }
+                set("rope.scaling.original_context_length", Value::U32(original));
+                set("rope.scaling.attn_factor", Value::F32(attention as f32));
+            }
+            RopeScaling::Long { .. } => {
+                let want = format!("no longrope in architecture {name}");
+                return Err(config.wrong("rope_scaling", &want, config.get(&["rope_scaling"])));
+            }
             RopeScaling::Yarn { factor, original, attention } => {
                 set("rope.scaling.type", Value::from("yarn"));
                 set("rope.scaling.factor", Value::F32(factor as f32));

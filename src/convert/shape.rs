@@ -121,7 +121,7 @@ impl Shape {
             Dim::Hidden => self.hidden,
             Dim::Q => self.n_heads * self.head_dim,
             Dim::Kv => self.n_kv_heads * self.head_dim,
-            Dim::Qkv => 3 * self.hidden,
+            Dim::Qkv => self.of(Dim::Q) + 2 * self.of(Dim::Kv),
             Dim::Head => self.head_dim,
             Dim::Ffn => self.ffn.unwrap_or(0),
             Dim::GateUp => 2 * self.of(Dim::Ffn),

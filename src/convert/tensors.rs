@@ -209,8 +209,9 @@ pub fn plan(
     let mut planner = Planner { named, shape, reading };
     let (embedding, others) = arch.globals.split_first().expect("the table begins with the embedding");
     out.extend(planner.one("", "", embedding)?);
-    if let Some(factors) = rope.and_then(|rope| rope_factors(rope, shape.head_dim)) {
-        out.push(factors);
+    if let Some(rope) = rope {
+        out.extend(rope_factors(rope, shape.head_dim));
+        out.extend(long_rope(rope));
     }
     for layer in 0..shape.n_layers {
         let (from, to) = (format!("{}{layer}.", arch.layers), format!("blk.{layer}."));
@@ -447,6 +448,16 @@ fn rope_factors(rope: &Rope, head_dim: usize) -> Option<OutputTensor> {
     };
     let bytes: Vec<u8> = (0..head_dim / 2).flat_map(|pair| of(pair).to_le_bytes()).collect();
     Some(computed("rope_freqs.weight".to_owned(), vec![head_dim / 2], bytes.into()))
+}
+
+/// The two tables of long RoPE.
+fn long_rope(rope: &Rope) -> Vec<OutputTensor> {
+    let RopeScaling::Long { short, long, .. } = &rope.scaling else { return Vec::new() };
+    let tables = [("long", long), ("short", short)];
+    let of = |(name, table): (&str, &Vec<f32>)| {
+        computed(format!("rope_factors_{name}.weight"), vec![table.len()], f32s(table))
+    };
+    tables.map(of).into()
 }
 
 /// A matrix applied after the pooling.

@@ -14,7 +14,7 @@ use super::{Hyper, ModelError, Options, Windows, rope};
 use sterna_gguf::{FileTensor, Gguf, Value};
 use sterna_program::{
     ActQuant, Basis, BasisId, Buf, BufDecl, Embed, Expert, Kv, KvDecl, Linear, Logits, Norm, NormKind,
-    Program, RopeId, RopeStyle, RowsOf, Sample, Stage, State, StateDecl, Weight,
+    Program, Rope, RopeId, RopeStyle, RowsOf, Sample, Stage, State, StateDecl, Weight,
 };
 
 /// Maximum number of experts; larger values are treated as a damaged file.
@@ -223,17 +223,44 @@ impl<'a> Builder<'a> {
     /// [`ModelError::Tensor`] if `rope_freqs.weight` is not one positive number per pair.
     pub fn rope(&mut self, style: RopeStyle) -> Result<RopeId, ModelError> {
         const FACTORS: &str = "rope_freqs.weight";
-        let factors = match self.has(FACTORS) {
-            true => Some(self.values(FACTORS, self.hyper.rope.dims / 2)?),
-            false => None,
-        };
-        // A header-only file has no tensor data, and memory planning does not depend on the factors.
-        let factors = factors.filter(|_| !self.gguf.is_header());
-        if let Some(bad) = factors.iter().flatten().find(|factor| !(factor.is_finite() && **factor > 0.0)) {
-            return Err(wrong(FACTORS, "finite numbers above 0", bad.to_string()));
-        }
+        let factors = if self.has(FACTORS) { self.rope_factors(FACTORS)? } else { None };
         self.note_unused_yarn()?;
         Ok(self.program.rope(rope::rope(&self.hyper.rope, style, factors.as_deref())))
+    }
+
+    /// Declares a rotary embedding whose frequencies are divided by one of two tables if the file has them:
+    /// `rope_factors_long.weight` for contexts beyond the original one, or else `rope_factors_short.weight`.
+    /// Queries and keys are multiplied by `rope.scaling.attn_factor` with either.
+    ///
+    /// # Errors
+    /// [`ModelError::Tensor`] for a table that is missing or not one positive number per pair;
+    /// [`ModelError::Metadata`] for an invalid factor, or for tables with another scaling.
+    pub fn long_rope(&mut self, style: RopeStyle) -> Result<RopeId, ModelError> {
+        const TABLES: [&str; 2] = ["rope_factors_short.weight", "rope_factors_long.weight"];
+        if !TABLES.iter().any(|table| self.has(table)) {
+            return self.rope(style);
+        }
+        const KIND: &str = "rope.scaling.type";
+        if self.hyper.rope.scaling != RopeScaling::None {
+            return Err(self.wrong(KIND, "no other scaling in a file with RoPE factors", "one"));
+        }
+        let [short, long] = TABLES.map(|table| self.rope_factors(table));
+        let (short, long) = (short?, long?);
+        let original = self.number_or("rope.scaling.original_context_length", self.hyper.n_ctx_train)?;
+        let factors = if self.n_ctx() > original { long } else { short };
+        let magnitude = self.factor("rope.scaling.attn_factor", 1.0)?;
+        let rope = rope::rope(&self.hyper.rope, style, factors.as_deref());
+        Ok(self.program.rope(Rope { magnitude, ..rope }))
+    }
+
+    /// Divisors of the rotary frequencies, one per pair. A header-only file has no tensor data, and memory
+    /// planning does not depend on them.
+    fn rope_factors(&mut self, name: &str) -> Result<Option<Vec<f32>>, ModelError> {
+        let factors = Some(self.values(name, self.hyper.rope.dims / 2)?).filter(|_| !self.gguf.is_header());
+        match factors.iter().flatten().find(|factor| !(factor.is_finite() && **factor > 0.0)) {
+            Some(bad) => Err(wrong(name, "finite numbers above 0", bad.to_string())),
+            None => Ok(factors),
+        }
     }
 
     /// Notes YaRN keys of the file that are ignored, here and in llama.cpp.

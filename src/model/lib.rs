@@ -18,6 +18,7 @@ pub mod hyper;
 mod keys;
 pub mod llama;
 pub mod minicpm;
+pub mod phi3;
 pub mod pooling;
 pub mod qwen2;
 pub mod qwen3;
@@ -64,6 +65,7 @@ pub static REGISTRY: &[&Architecture] = &[
     &smollm3::ARCHITECTURE,
     &granite::ARCHITECTURE,
     &glm4::ARCHITECTURE,
+    &phi3::ARCHITECTURE,
     &bert::ARCHITECTURE,
     &bert::NOMIC,
 ];

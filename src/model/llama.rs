@@ -27,6 +27,8 @@ pub(super) struct Variant<'a> {
     pub post_norms: bool,
     /// True if the rows of `ffn_up` are those of the gate, then those of the up projection.
     pub fused_gate: bool,
+    /// True if files may have two tables of RoPE factors, for short and for long contexts.
+    pub long_rope: bool,
     /// Factor on the scores of attention; by default 1 over the square root of the head dimension.
     pub scale: Option<f32>,
     /// Factor on the embedding.
@@ -47,6 +49,7 @@ impl Variant<'_> {
         head_norms: false,
         post_norms: false,
         fused_gate: false,
+        long_rope: false,
         scale: None,
         embedding: 1.0,
         residual: 1.0,
@@ -62,7 +65,8 @@ pub(super) fn decoder(m: &mut Builder<'_>, form: &Variant<'_>) -> Result<(), Mod
     let scale = form.scale.unwrap_or(1.0 / (h.head_dim as f32).sqrt());
 
     let x = m.embed(form.embedding)?;
-    let rope = (0..h.n_layers).any(form.rotates).then(|| m.rope(form.rope)).transpose()?;
+    let rope = |m: &mut Builder<'_>| if form.long_rope { m.long_rope(form.rope) } else { m.rope(form.rope) };
+    let rope = (0..h.n_layers).any(form.rotates).then(|| rope(m)).transpose()?;
 
     for layer in 0..h.n_layers {
         let blk = |name: &str| format!("blk.{layer}.{name}");

@@ -27,6 +27,7 @@ fn rope_dims(spec: &Spec) -> usize {
     match spec.family {
         Family::Qwen35 { .. } => (spec.head_dim / 4).max(2),
         Family::Glm4 => spec.head_dim / 2,
+        Family::Phi3 { rope_dims, .. } => rope_dims,
         _ => spec.head_dim,
     }
 }
@@ -83,6 +84,12 @@ pub(super) fn metadata(spec: &Spec) -> Metadata {
             out.set(format!("{architecture}.embedding_scale"), 12.0_f32);
             out.set(format!("{architecture}.residual_scale"), 0.22_f32);
             out.set(format!("{architecture}.logit_scale"), logits as f32);
+        }
+        Family::Phi3 { original_ctx: Some(original), .. } => {
+            out.set(format!("{architecture}.rope.scaling.original_context_length"), original as u32);
+            let extension = spec.n_ctx as f32 / original as f32;
+            let factor = (1.0 + extension.ln() / (original as f32).ln()).sqrt();
+            out.set(format!("{architecture}.rope.scaling.attn_factor"), factor);
         }
         Family::Qwen35 { n_key_heads, n_value_heads, state_dim, .. } => {
             let mut set = |key: &str, value: usize| out.set(format!("{architecture}.{key}"), value as u32);
@@ -157,6 +164,12 @@ pub(super) fn tensors(spec: &Spec) -> Vec<Tensor> {
         out.vector("token_types.weight", &[TOKEN_TYPES, spec.dim], of_rows);
         out.norm("token_embd_norm", spec.dim);
     }
+    if let Family::Phi3 { rope_dims, original_ctx: Some(_) } = spec.family {
+        for (name, most) in [("long", 64.0), ("short", 2.0)] {
+            let name = format!("rope_factors_{name}.weight");
+            out.vector(&name, &[rope_dims / 2], Fill::Between(1.0, most));
+        }
+    }
     for layer in 0..spec.n_layers {
         match spec.family {
             Family::Qwen35 { .. } => out.hybrid_block(&format!("blk.{layer}"), recurs(layer)),
@@ -187,10 +200,10 @@ impl Tensors<'_> {
         let (q_dim, kv_dim) = (n_heads * head_dim, n_kv_heads * head_dim);
         let sub_norms = family == Family::BitNet;
         let post_norms = matches!(family, Family::Gemma3 { .. } | Family::Glm4);
-        let fused_gate = matches!(family, Family::Glm4);
+        let fused_gate = matches!(family, Family::Glm4 | Family::Phi3 { .. });
         self.norm(&format!("{blk}.attn_norm"), dim);
-        if family == Family::Gpt2 {
-            self.linear(&format!("{blk}.attn_qkv"), 3 * dim, dim);
+        if matches!(family, Family::Gpt2 | Family::Phi3 { .. }) {
+            self.linear(&format!("{blk}.attn_qkv"), q_dim + 2 * kv_dim, dim);
         } else {
             self.linear(&format!("{blk}.attn_q"), q_dim, dim);
             self.linear(&format!("{blk}.attn_k"), kv_dim, dim);

@@ -29,6 +29,13 @@ pub enum Family {
     },
     /// `glm4`: biases on queries, keys and values, norms after the projections, gate and up in one tensor.
     Glm4,
+    /// `phi3`: queries, keys and values in one tensor, gate and up in another.
+    Phi3 {
+        /// Elements of a head that RoPE rotates.
+        rope_dims: usize,
+        /// Original context of a model with tables of RoPE factors.
+        original_ctx: Option<usize>,
+    },
     /// `gpt2`: LayerNorm, biases, learned positions.
     Gpt2,
     /// `bert`: an encoder, with biases, learned positions, token types, and a classifier of one label.
@@ -84,6 +91,7 @@ impl Family {
             Self::MiniCpm => "minicpm",
             Self::Granite { .. } => "granite",
             Self::Glm4 => "glm4",
+            Self::Phi3 { .. } => "phi3",
             Self::Gpt2 => "gpt2",
             Self::Bert => "bert",
             Self::Qwen2 => "qwen2",
@@ -534,6 +542,30 @@ pub static PRESETS: &[Preset] = &[
         norm_eps: 1.562_5e-7,
         tied: false,
         pre: Some("glm4"),
+        ..LLAMA_3
+    },
+    Preset {
+        name: "phi-4",
+        about: "microsoft/phi-4",
+        family: Family::Phi3 { rope_dims: 128, original_ctx: None },
+        size: [40, 5120, 17_920],
+        heads: [40, 10, 128],
+        n_vocab: 100_352,
+        n_ctx: 16_384,
+        rope_base: 250_000.0,
+        tied: false,
+        pre: Some("dbrx"),
+        ..LLAMA_3
+    },
+    Preset {
+        name: "phi-4-mini",
+        about: "microsoft/Phi-4-mini-instruct",
+        family: Family::Phi3 { rope_dims: 96, original_ctx: Some(4096) },
+        size: [32, 3072, 8192],
+        heads: [24, 8, 128],
+        n_vocab: 200_064,
+        rope_base: 10_000.0,
+        pre: Some("gpt-4o"),
         ..LLAMA_3
     },
     Preset {

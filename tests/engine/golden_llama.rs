@@ -57,6 +57,7 @@ const CASES: &[Case] = &[
     plain("qwen3/tiny-q2_0.gguf", "qwen3/q2_0.hf-dequant-fp32"),
     plain("qwen3/tiny-q2_0-g128.gguf", "qwen3/q2_0-g128.hf-dequant-fp32"),
     plain("granite/tiny-f16.gguf", "granite/f16.hf-fp32"),
+    plain("phi3/tiny-f16.gguf", "phi3/f16.hf-fp32"),
     Case { int8: true, ..plain("llama-i2_s/tiny-i2_s.gguf", "llama-i2_s/i2_s.spec-fp64") },
 ];
 
@@ -100,7 +101,7 @@ fn logits_match_the_references() {
 }
 
 /// Folders of `shared/golden` with a prompt of 512 tokens and transformers' logits of some of its positions.
-const LONG: [&str; 2] = ["granite", "glm4"];
+const LONG: [&str; 3] = ["granite", "glm4", "phi3"];
 
 #[test]
 fn long_prompts_match_transformers() {

@@ -317,3 +317,55 @@ fn glm4_round_trips() {
     let said = convert(folder.write().path(), &to("f16")).unwrap_err().to_string();
     assert!(said.contains("partial_rotary_factor") && said.contains("heads of 32"), "{said}");
 }
+
+#[test]
+fn phi3_round_trips() {
+    let (Some(path), Some(tokenizer)) = (golden("phi3/tiny-f16.gguf"), tokenizer()) else { return };
+    let gguf = Gguf::open(&path).unwrap();
+    let tensors = renamed(
+        &gguf,
+        &[
+            ("input_layernorm.weight", "attn_norm.weight"),
+            ("post_attention_layernorm.weight", "ffn_norm.weight"),
+            ("self_attn.qkv_proj.weight", "attn_qkv.weight"),
+            ("self_attn.o_proj.weight", "attn_output.weight"),
+            ("mlp.gate_up_proj.weight", "ffn_up.weight"),
+            ("mlp.down_proj.weight", "ffn_down.weight"),
+        ],
+    );
+    let tables = |type_: &str, n: usize| {
+        json!({"type": type_, "short_factor": vec![1.5; n], "long_factor": vec![3.0; n]})
+    };
+    let config = json!({
+        "architectures": ["Phi3ForCausalLM"], "hidden_size": 64, "intermediate_size": 128,
+        "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "hidden_act": "silu",
+        "max_position_embeddings": 1024, "rope_theta": 10000.0, "tie_word_embeddings": false,
+        "original_max_position_embeddings": 256, "rope_scaling": tables("longrope", 8),
+    });
+    let mut folder = Folder { config, tokenizer, tensors };
+    for type_ in ["longrope", "su"] {
+        folder.config["rope_scaling"] = tables(type_, 8);
+        let (ours, ..) = convert(folder.write().path(), &to("f16")).unwrap();
+        assert_eq!(values(&ours, "rope_factors_short.weight"), [1.5; 8]);
+        assert_eq!(values(&ours, "rope_factors_long.weight"), [3.0; 8]);
+        let key = |key: &str| ours.metadata().get(&format!("phi3.rope.scaling.{key}")).cloned();
+        assert_eq!(key("original_context_length"), Some(256_u32.into()));
+        // The square root of 1 + ln 4 / ln 256.
+        assert_eq!(key("attn_factor"), Some(1.25_f32.sqrt().into()));
+        assert_eq!(key("type"), None);
+    }
+    folder.config["rope_scaling"] = tables("longrope", 7);
+    let said = convert(folder.write().path(), &to("f16")).unwrap_err().to_string();
+    assert!(said.contains("rope_scaling") && said.contains("tables of 8 factors"), "{said}");
+    folder.config.as_object_mut().unwrap().remove("rope_scaling");
+    let (ours, ..) = convert(folder.write().path(), &to("f16")).unwrap();
+    for want in gguf.tensors() {
+        let got = ours.find(&want.name).unwrap();
+        assert!(ours.raw_bytes(got).unwrap() == gguf.raw_bytes(want).unwrap(), "{}", want.name);
+    }
+    let mut of_llama = llama();
+    of_llama.config["rope_scaling"] = tables("longrope", 2);
+    of_llama.config["original_max_position_embeddings"] = json!(16);
+    let said = convert(of_llama.write().path(), &to("f16")).unwrap_err().to_string();
+    assert!(said.contains("no longrope in architecture llama"), "{said}");
+}
