@@ -52,6 +52,7 @@ const CLASSES: &[(&str, &str, &str)] = &[
     ("qwen2", "Qwen2ForCausalLM", "qwen2"),
     ("qwen3", "Qwen3ForCausalLM", "qwen3"),
     ("qwen3moe", "Qwen3MoeForCausalLM", "qwen3_moe"),
+    ("qwen3next", "Qwen3NextForCausalLM", "qwen3_next"),
     ("smollm3", "SmolLM3ForCausalLM", "smollm3"),
 ];
 

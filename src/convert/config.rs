@@ -265,7 +265,8 @@ impl Config {
 
     /// Divisors of the frequencies in a table of long RoPE.
     fn factors(&self, json: &Json, key: &str) -> Result<Vec<f32>, ConvertError> {
-        let positive = |value: &Json| value.as_f64().filter(|factor| *factor > 0.0).map(|factor| factor as f32);
+        let positive =
+            |value: &Json| value.as_f64().filter(|factor| *factor > 0.0).map(|factor| factor as f32);
         let factors: Option<Vec<f32>> =
             json.get(key).and_then(Json::as_array).and_then(|list| list.iter().map(positive).collect());
         factors.ok_or_else(|| self.wrong(&format!("rope: {key}"), "numbers above 0", json.get(key)))
@@ -320,7 +321,8 @@ impl Config {
             // The second is its name in the first configurations of Phi-3.
             Some("longrope" | "su") => {
                 const ORIGINAL: &str = "original_max_position_embeddings";
-                let original = number(ORIGINAL)?.map_or_else(|| self.positive(&[ORIGINAL]), |n| Ok(Some(n)))?;
+                let original =
+                    number(ORIGINAL)?.map_or_else(|| self.positive(&[ORIGINAL]), |n| Ok(Some(n)))?;
                 let original = original.ok_or_else(|| self.wrong(ORIGINAL, "a number above 0", None))?;
                 let extension = self.require(&["max_position_embeddings"])? as f64 / original;
                 let usual = if extension > 1.0 { (1.0 + extension.ln() / original.ln()).sqrt() } else { 1.0 };

@@ -419,7 +419,7 @@ fn missing(name: &str) -> ConvertError {
 /// The type in which a tensor is computed, before conversion to the file's type.
 fn made_in(rule: &Rule, values: &Values, elem: Elem) -> &'static dyn QuantType {
     match (values, rule.change) {
-        (Values::Real, Change::AddOne | Change::TileDecay)
+        (Values::Real, Change::AddOne | Change::Decay | Change::TileDecay)
         | (Values::Packed { .. } | Values::Masters | Values::Computed(_), _) => &types::F32,
         // The embedding, the head and linear weights keep their type until the file's type is known. Norms,
         // biases, routers and positions are f32 in every file.
@@ -561,7 +561,7 @@ impl OutputTensor {
             _ if self.change == Change::AddOne => {
                 (f32s(&reals().iter().map(|value| value + 1.0).collect::<Vec<_>>()), 4)
             }
-            _ if self.change == Change::TileDecay => {
+            _ if matches!(self.change, Change::Decay | Change::TileDecay) => {
                 let decay = |value: f32| -f64::from(value).exp() as f32;
                 (f32s(&reals().into_iter().map(decay).collect::<Vec<_>>()), 4)
             }
@@ -586,7 +586,12 @@ impl OutputTensor {
             Change::TileCols => tiles(&bytes, row_bytes),
             Change::Transpose => transposed(&bytes, cols, elem_bytes),
             Change::CutVocab => bytes.slice(..self.info.dims[0] * cols * elem_bytes),
-            Change::None | Change::AddOne | Change::Stack | Change::FirstHalf | Change::SecondHalf => bytes,
+            Change::None
+            | Change::AddOne
+            | Change::Decay
+            | Change::Stack
+            | Change::FirstHalf
+            | Change::SecondHalf => bytes,
         })
     }
 }

@@ -562,22 +562,8 @@ impl<'a> Builder<'a> {
         ranges: impl IntoIterator<Item = Range<usize>>,
     ) -> Result<Vec<Linear>, ModelError> {
         let name = format!("{stem}.weight");
-        let whole = self.tensor(&name, rows, inputs)?;
-        let quant = |source| ModelError::Quant { tensor: name.clone(), source };
-        let row_bytes = whole.ty.row_bytes(inputs).map_err(quant)?;
         let ranges: Vec<Range<usize>> = ranges.into_iter().collect();
-        let together = whole.ty.rows_together();
-        let is_whole =
-            |range: &Range<usize>| [range.start, range.end].iter().all(|row| row.is_multiple_of(together));
-        if whole.ty.byte_len(rows, inputs).map_err(quant)? != rows * row_bytes || !ranges.iter().all(is_whole)
-        {
-            let want = "a type with independent rows";
-            return Err(wrong(&name, want, whole.ty.name().to_owned()));
-        }
-        let act = match whole.ty.ternary() {
-            Some(Ternary::PerRow) => ActQuant::I8PerToken,
-            _ => ActQuant::None,
-        };
+        let (whole, act) = self.divisible(&name, rows, inputs, &ranges)?;
         let bias = format!("{stem}.bias");
         let bias = if self.has(&bias) { Some(self.elements(&bias, rows)?) } else { None };
         let basis = self.basis_of(&name, inputs)?;
@@ -590,6 +576,67 @@ impl<'a> Builder<'a> {
             Linear { bias, act, basis, ..Linear::of(w) }
         };
         Ok(ranges.into_iter().map(part).collect())
+    }
+
+    /// A [`projection`](Self::projection) without a bias, whose rows are ranges of those of `stem.weight`,
+    /// `[rows, inputs]`, in this order; `order` describes it in the weight's name.
+    ///
+    /// # Errors
+    /// As [`qkv`](Self::qkv) for a combined tensor.
+    pub fn gathered(
+        &mut self,
+        stem: &str,
+        [rows, inputs]: [usize; 2],
+        order: &str,
+        ranges: &[Range<usize>],
+    ) -> Result<Linear, ModelError> {
+        let name = format!("{stem}.weight");
+        let (whole, act) = self.divisible(&name, rows, inputs, ranges)?;
+        let basis = self.basis_of(&name, inputs)?;
+        let scale = self.scales(stem, 1)?[0];
+        let w = self.declare(whole.gather(format!("{name} {order}"), ranges));
+        self.program.weights[w.0 as usize].part_of = Some(name);
+        Ok(Linear { act, basis, scale, ..Linear::of(w) })
+    }
+
+    /// Ranges of elements of a vector or small table of `n` elements, concatenated in f32.
+    ///
+    /// # Errors
+    /// [`ModelError::Tensor`] if it is missing or of another size.
+    pub fn gathered_f32(
+        &mut self,
+        name: &str,
+        n: usize,
+        ranges: &[Range<usize>],
+    ) -> Result<Weight, ModelError> {
+        let all = self.elements(name, n)?;
+        let values: Vec<f32> = ranges.iter().flat_map(|range| &all[range.clone()]).copied().collect();
+        Ok(self.declare(floats(name.to_owned(), &values)))
+    }
+
+    /// A tensor that may be divided into these ranges of rows, and the quantisation of its input.
+    fn divisible(
+        &mut self,
+        name: &str,
+        rows: usize,
+        inputs: usize,
+        ranges: &[Range<usize>],
+    ) -> Result<(FileTensor, ActQuant), ModelError> {
+        let whole = self.tensor(name, rows, inputs)?;
+        let quant = |source| ModelError::Quant { tensor: name.to_owned(), source };
+        let row_bytes = whole.ty.row_bytes(inputs).map_err(quant)?;
+        let together = whole.ty.rows_together();
+        let is_whole =
+            |range: &Range<usize>| [range.start, range.end].iter().all(|row| row.is_multiple_of(together));
+        if whole.ty.byte_len(rows, inputs).map_err(quant)? != rows * row_bytes || !ranges.iter().all(is_whole)
+        {
+            return Err(wrong(name, "a type with independent rows", whole.ty.name().to_owned()));
+        }
+        let act = match whole.ty.ternary() {
+            Some(Ternary::PerRow) => ActQuant::I8PerToken,
+            _ => ActQuant::None,
+        };
+        Ok((whole, act))
     }
 
     /// The mixture of experts that the file's layers have instead of a feed-forward network, if any.

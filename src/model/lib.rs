@@ -23,6 +23,7 @@ pub mod pooling;
 pub mod qwen2;
 pub mod qwen3;
 pub mod qwen35;
+pub mod qwen3next;
 mod rope;
 pub mod smollm3;
 mod windows;
@@ -59,6 +60,7 @@ pub static REGISTRY: &[&Architecture] = &[
     &qwen2::ARCHITECTURE,
     &qwen3::ARCHITECTURE,
     &qwen35::ARCHITECTURE,
+    &qwen3next::ARCHITECTURE,
     &gpt2::ARCHITECTURE,
     &gemma3::ARCHITECTURE,
     &gpt_oss::ARCHITECTURE,
@@ -234,7 +236,8 @@ mod tests {
         assert_eq!(names.len(), n);
         let message = by_name("mamba").unwrap_err().to_string();
         assert!(message.contains("`mamba`; ") && message.contains("bitnet-b1.58"), "{message}");
-        for (name, want) in [("gemma4", "gemma3"), ("llama4", "llama"), ("qwen3vl", "qwen3"), ("glm4moe", "glm4")]
+        for (name, want) in
+            [("gemma4", "gemma3"), ("llama4", "llama"), ("qwen3vl", "qwen3"), ("glm4moe", "glm4")]
         {
             let message = by_name(name).unwrap_err().to_string();
             assert!(message.contains(&format!("`{name}` (the nearest is `{want}`); ")), "{message}");

@@ -114,10 +114,9 @@ pub(super) fn decoder(m: &mut Builder<'_>, form: &Variant<'_>) -> Result<(), Mod
         let hidden = m.buf_of_width("h", ffn_dim);
         let [gate, up] = match form.fused_gate {
             true => m.gate_up(&format!("blk.{layer}"), ffn_dim, dim)?,
-            false => [
-                m.projection(&blk("ffn_gate"), ffn_dim, dim)?,
-                m.projection(&blk("ffn_up"), ffn_dim, dim)?,
-            ],
+            false => {
+                [m.projection(&blk("ffn_gate"), ffn_dim, dim)?, m.projection(&blk("ffn_up"), ffn_dim, dim)?]
+            }
         };
         m.push(format!("{layer}.ffn_in"), FfnIn::gated(x, norm, gate, up, Act::Silu, hidden));
 

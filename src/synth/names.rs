@@ -25,7 +25,7 @@ fn recurs(layer: usize) -> bool {
 /// Elements of a head that RoPE rotates.
 fn rope_dims(spec: &Spec) -> usize {
     match spec.family {
-        Family::Qwen35 { .. } => (spec.head_dim / 4).max(2),
+        Family::Qwen35 { .. } | Family::Qwen3Next { .. } => (spec.head_dim / 4).max(2),
         Family::Glm4 => spec.head_dim / 2,
         Family::Phi3 { rope_dims, .. } => rope_dims,
         _ => spec.head_dim,
@@ -64,12 +64,24 @@ pub(super) fn metadata(spec: &Spec) -> Metadata {
         if !matches!(spec.family, Family::Mixtral { .. }) {
             set("expert_feed_forward_length", spec.ffn_dim);
         }
-        if let Family::Qwen35 { .. } = spec.family {
+        if spec.family.delta_net().is_some() {
             set("expert_shared_feed_forward_length", spec.ffn_dim);
         }
     }
     if let Family::Gemma3 { window } | Family::GptOss { window, .. } = spec.family {
         out.set(format!("{architecture}.attention.sliding_window"), window as u32);
+    }
+    if let Some([n_key_heads, n_value_heads, state_dim]) = spec.family.delta_net() {
+        let mut set = |key: &str, value: usize| out.set(format!("{architecture}.{key}"), value as u32);
+        set("full_attention_interval", PERIOD);
+        let recurs: Vec<Value> = (0..spec.n_layers).map(|layer| Value::Bool(recurs(layer))).collect();
+        let listed = Array::from_values(ValueType::Bool, &recurs);
+        set("ssm.conv_kernel", TAPS);
+        set("ssm.state_size", state_dim);
+        set("ssm.group_count", n_key_heads);
+        set("ssm.time_step_rank", n_value_heads);
+        set("ssm.inner_size", n_value_heads * state_dim);
+        out.set(format!("{architecture}.attention.recurrent_layers"), listed);
     }
     match spec.family {
         Family::MiniCpm => {
@@ -91,18 +103,8 @@ pub(super) fn metadata(spec: &Spec) -> Metadata {
             let factor = (1.0 + extension.ln() / (original as f32).ln()).sqrt();
             out.set(format!("{architecture}.rope.scaling.attn_factor"), factor);
         }
-        Family::Qwen35 { n_key_heads, n_value_heads, state_dim, .. } => {
-            let mut set = |key: &str, value: usize| out.set(format!("{architecture}.{key}"), value as u32);
-            set("full_attention_interval", PERIOD);
-            let recurs: Vec<Value> = (0..spec.n_layers).map(|layer| Value::Bool(recurs(layer))).collect();
-            let listed = Array::from_values(ValueType::Bool, &recurs);
-            set("ssm.conv_kernel", TAPS);
-            set("ssm.state_size", state_dim);
-            set("ssm.group_count", n_key_heads);
-            set("ssm.time_step_rank", n_value_heads);
-            set("ssm.inner_size", n_value_heads * state_dim);
+        Family::Qwen35 { .. } => {
             // The sections of a multimodal model, which take the pairs in turn; for text they have no effect.
-            out.set(format!("{architecture}.attention.recurrent_layers"), listed);
             let section = (rope_dims(spec) / 2).div_ceil(3) as i32;
             let sections = Array::from_i32s([section, section, section, 0]);
             out.set(format!("{architecture}.rope.dimension_sections"), sections);
@@ -172,8 +174,10 @@ pub(super) fn tensors(spec: &Spec) -> Vec<Tensor> {
     }
     for layer in 0..spec.n_layers {
         match spec.family {
-            Family::Qwen35 { .. } => out.hybrid_block(&format!("blk.{layer}"), recurs(layer)),
             Family::Bert => out.encoder_block(&format!("blk.{layer}")),
+            family if family.delta_net().is_some() => {
+                out.hybrid_block(&format!("blk.{layer}"), recurs(layer));
+            }
             _ => out.block(&format!("blk.{layer}")),
         }
     }
@@ -266,15 +270,20 @@ impl Tensors<'_> {
     /// A block with a delta net if it recurs, or else with gated attention.
     fn hybrid_block(&mut self, blk: &str, recurs: bool) {
         let Spec { family, dim, ffn_dim, n_heads, n_kv_heads, head_dim, .. } = *self.spec;
-        let Family::Qwen35 { n_key_heads, n_value_heads, state_dim, experts } = family else { return };
+        let Some([n_key_heads, n_value_heads, state_dim]) = family.delta_net() else { return };
+        let experts = family.experts();
         self.norm(&format!("{blk}.attn_norm"), dim);
         if recurs {
             let values = n_value_heads * state_dim;
             let channels = 2 * n_key_heads * state_dim + values;
             self.linear(&format!("{blk}.attn_qkv"), channels, dim);
             self.linear(&format!("{blk}.attn_gate"), values, dim);
-            self.linear(&format!("{blk}.ssm_alpha"), n_value_heads, dim);
-            self.linear(&format!("{blk}.ssm_beta"), n_value_heads, dim);
+            if let Family::Qwen3Next { .. } = family {
+                self.linear(&format!("{blk}.ssm_ba"), 2 * n_value_heads, dim);
+            } else {
+                self.linear(&format!("{blk}.ssm_alpha"), n_value_heads, dim);
+                self.linear(&format!("{blk}.ssm_beta"), n_value_heads, dim);
+            }
             self.vector(&format!("{blk}.ssm_conv1d.weight"), &[channels, TAPS], Fill::Dense(0.5));
             // Some heads forget within a few tokens, others hardly at all.
             self.vector(&format!("{blk}.ssm_a"), &[n_value_heads], Fill::Between(-8.0, -0.25));

@@ -65,6 +65,19 @@ pub enum Family {
         /// Number of experts per layer, and number used per row.
         experts: Option<(usize, usize)>,
     },
+    /// `qwen3next`: likewise with experts, and value heads grouped by key head.
+    Qwen3Next {
+        /// Number of query and key heads of the delta net.
+        n_key_heads: usize,
+        /// Number of its value heads, a multiple of those.
+        n_value_heads: usize,
+        /// Its head dimension.
+        state_dim: usize,
+        /// Number of experts per layer.
+        n_experts: usize,
+        /// Number of experts used per row.
+        n_used: usize,
+    },
     /// `gemma3`: norms over heads, norms after the projections, sliding windows.
     Gemma3 {
         /// Window of most layers, in positions.
@@ -99,6 +112,7 @@ impl Family {
             Self::Qwen3Moe { .. } => "qwen3moe",
             Self::Qwen35 { experts: None, .. } => "qwen35",
             Self::Qwen35 { .. } => "qwen35moe",
+            Self::Qwen3Next { .. } => "qwen3next",
             Self::Gemma3 { .. } => "gemma3",
             Self::GptOss { .. } => "gpt-oss",
         }
@@ -109,8 +123,20 @@ impl Family {
         match self {
             Self::Mixtral { n_experts, n_used }
             | Self::Qwen3Moe { n_experts, n_used }
+            | Self::Qwen3Next { n_experts, n_used, .. }
             | Self::GptOss { n_experts, n_used, .. } => Some((n_experts, n_used)),
             Self::Qwen35 { experts, .. } => experts,
+            _ => None,
+        }
+    }
+
+    /// Key heads, value heads and head dimension of the delta nets, if the family has them.
+    pub(super) fn delta_net(self) -> Option<[usize; 3]> {
+        match self {
+            Self::Qwen35 { n_key_heads, n_value_heads, state_dim, .. }
+            | Self::Qwen3Next { n_key_heads, n_value_heads, state_dim, .. } => {
+                Some([n_key_heads, n_value_heads, state_dim])
+            }
             _ => None,
         }
     }
@@ -123,6 +149,7 @@ impl Family {
                 | Self::BitNetEmbedding
                 | Self::Qwen3Moe { .. }
                 | Self::Qwen35 { .. }
+                | Self::Qwen3Next { .. }
                 | Self::Gemma3 { .. }
         )
     }
@@ -467,6 +494,23 @@ pub static PRESETS: &[Preset] = &[
         ..QWEN_35
     },
     Preset {
+        name: "qwen3-next-80b-a3b",
+        about: "Qwen/Qwen3-Next-80B-A3B-Instruct",
+        family: Family::Qwen3Next {
+            n_key_heads: 16,
+            n_value_heads: 32,
+            state_dim: 128,
+            n_experts: 512,
+            n_used: 10,
+        },
+        size: [48, 2048, 512],
+        heads: [16, 2, 256],
+        n_ctx: 262_144,
+        rope_base: 10_000_000.0,
+        tied: false,
+        ..QWEN_3
+    },
+    Preset {
         name: "qwen3moe-small",
         about: "Qwen/Qwen3-30B-A3B with a quarter of its layers, half its width, 16 of its 128 experts",
         family: Family::Qwen3Moe { n_experts: 16, n_used: 4 },
@@ -673,7 +717,7 @@ impl Spec {
                 "GPT-2 and BERT have equal numbers of heads and KV heads, which fill the width".into(),
             );
         }
-        if let Family::Qwen35 { n_key_heads, n_value_heads, state_dim, .. } = self.family {
+        if let Some([n_key_heads, n_value_heads, state_dim]) = self.family.delta_net() {
             let counts = 1..=Self::MAX_COUNT;
             if ![n_key_heads, n_value_heads, state_dim].iter().all(|count| counts.contains(count)) {
                 return refuse("Spec::family", format!("{:?}", self.family));

@@ -6,7 +6,9 @@ use std::collections::BTreeMap;
 use std::fs;
 
 use serde_json::{Value as Json, json};
-use sterna::gguf::Gguf;
+use sterna::gguf::{FileTensor, Gguf};
+use sterna::model::{self, Model, Options};
+use sterna::program::Limits;
 use support::golden;
 
 use super::folder::{Folder, Raw, llama, numbers};
@@ -259,11 +261,8 @@ fn granite_is_written_like_llama() {
 
 /// A checkpoint of the golden file's tensors, under the names of its architecture in layers.
 fn renamed(gguf: &Gguf, names: &[(&str, &str)]) -> BTreeMap<String, Raw> {
-    let globals = [
-        ("model.embed_tokens", "token_embd"),
-        ("model.norm", "output_norm"),
-        ("lm_head", "output"),
-    ];
+    let globals =
+        [("model.embed_tokens", "token_embd"), ("model.norm", "output_norm"), ("lm_head", "output")];
     let globals = globals.map(|(to, from)| (format!("{to}.weight"), format!("{from}.weight")));
     let n_layers = gguf.tensors().iter().filter(|info| info.name.ends_with(".attn_norm.weight")).count();
     let layers = (0..n_layers).flat_map(|layer| {
@@ -333,9 +332,7 @@ fn phi3_round_trips() {
             ("mlp.down_proj.weight", "ffn_down.weight"),
         ],
     );
-    let tables = |type_: &str, n: usize| {
-        json!({"type": type_, "short_factor": vec![1.5; n], "long_factor": vec![3.0; n]})
-    };
+    let tables = |type_: &str, n: usize| json!({"type": type_, "short_factor": vec![1.5; n], "long_factor": vec![3.0; n]});
     let config = json!({
         "architectures": ["Phi3ForCausalLM"], "hidden_size": 64, "intermediate_size": 128,
         "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "hidden_act": "silu",
@@ -368,4 +365,120 @@ fn phi3_round_trips() {
     of_llama.config["original_max_position_embeddings"] = json!(16);
     let said = convert(of_llama.write().path(), &to("f16")).unwrap_err().to_string();
     assert!(said.contains("no longrope in architecture llama"), "{said}");
+}
+
+/// All weights of the program, in order.
+fn weights(gguf: &Gguf) -> Vec<(String, Vec<u8>)> {
+    let f32s = ggml_types::kv_by_name("f32").unwrap();
+    let limits =
+        Limits { rows: 8, outputs: 1, seqs: 1, pages: 4, exact_pages: 0, sliding_pages: 0, states: 1 };
+    let hyper = model::hyper(gguf).unwrap();
+    let model = Model::build(gguf, hyper, &Options::new(limits, f32s, f32s)).unwrap();
+    let bytes = |weight: &FileTensor| weight.read().unwrap().bytes.to_vec();
+    model.weights.iter().map(|weight| (weight.name.clone(), bytes(weight))).collect()
+}
+
+/// The inputs of a delta net are one tensor in checkpoints and two in the golden file; the model's weights
+/// are the same.
+#[test]
+fn qwen3next_has_the_same_weights() {
+    let (Some(path), Some(tokenizer)) = (golden("qwen3next/tiny-f16.gguf"), tokenizer()) else { return };
+    let gguf = Gguf::open(&path).unwrap();
+    let mut tensors = BTreeMap::new();
+    let mut add = |name: String, raw: Raw| drop(tensors.insert(name, raw));
+    let norm = |name: &str| {
+        let values: Vec<f32> = values(&gguf, name).iter().map(|value| value - 1.0).collect();
+        Raw::f32s(&[values.len()], &values)
+    };
+    add("model.embed_tokens.weight".into(), raw(&gguf, "token_embd.weight"));
+    add("model.norm.weight".into(), norm("output_norm.weight"));
+    add("lm_head.weight".into(), raw(&gguf, "output.weight"));
+    let (dim, keys, each, head) = (64, 2, 2, 16);
+    for layer in 0..4 {
+        let (to, from) = (format!("model.layers.{layer}."), format!("blk.{layer}."));
+        let of = |name: &str| raw(&gguf, &format!("{from}{name}"));
+        let mut layer_norms =
+            vec![("input_layernorm", "attn_norm"), ("post_attention_layernorm", "post_attention_norm")];
+        if layer == 3 {
+            layer_norms.extend([("self_attn.q_norm", "attn_q_norm"), ("self_attn.k_norm", "attn_k_norm")]);
+            for (name, ours) in ATTENTION {
+                add(format!("{to}self_attn.{name}.weight"), of(&format!("{ours}.weight")));
+            }
+        } else {
+            let (qkv, z) = (of("attn_qkv.weight").bytes, of("attn_gate.weight").bytes);
+            let rows = |bytes: &[u8], at: usize, n: usize| bytes[at * dim * 2..][..n * dim * 2].to_vec();
+            let per_key = (0..keys).flat_map(|key| {
+                let values = 2 * keys * head + key * each * head;
+                [
+                    rows(&qkv, key * head, head),
+                    rows(&qkv, (keys + key) * head, head),
+                    rows(&qkv, values, each * head),
+                    rows(&z, key * each * head, each * head),
+                ]
+            });
+            let bytes = per_key.collect::<Vec<_>>().concat();
+            let shape = vec![bytes.len() / dim / 2, dim];
+            add(format!("{to}linear_attn.in_proj_qkvz.weight"), Raw { dtype: "F16".into(), shape, bytes });
+            for (name, ours) in [
+                ("in_proj_ba.weight", "ssm_ba.weight"),
+                ("dt_bias", "ssm_dt.bias"),
+                ("norm.weight", "ssm_norm.weight"),
+                ("out_proj.weight", "ssm_out.weight"),
+            ] {
+                add(format!("{to}linear_attn.{name}"), of(ours));
+            }
+            let mut taps = of("ssm_conv1d.weight");
+            taps.shape.insert(1, 1);
+            add(format!("{to}linear_attn.conv1d.weight"), taps);
+            let decay = values(&gguf, &format!("{from}ssm_a"));
+            let logs: Vec<f32> = decay.iter().map(|a| f64::from(-a).ln() as f32).collect();
+            add(format!("{to}linear_attn.A_log"), Raw::f32s(&[logs.len()], &logs));
+        }
+        for (name, ours) in layer_norms {
+            add(format!("{to}{name}.weight"), norm(&format!("{from}{ours}.weight")));
+        }
+        add(format!("{to}mlp.gate.weight"), of("ffn_gate_inp.weight"));
+        add(format!("{to}mlp.shared_expert_gate.weight"), of("ffn_gate_inp_shexp.weight"));
+        for name in ["gate", "up", "down"] {
+            let shared = of(&format!("ffn_{name}_shexp.weight"));
+            add(format!("{to}mlp.shared_expert.{name}_proj.weight"), shared);
+            let all = of(&format!("ffn_{name}_exps.weight"));
+            let (n_experts, shape) = (all.shape[0], all.shape[1..].to_vec());
+            for (expert, bytes) in all.bytes.chunks_exact(all.bytes.len() / n_experts).enumerate() {
+                let one = Raw { dtype: all.dtype.clone(), shape: shape.clone(), bytes: bytes.to_vec() };
+                add(format!("{to}mlp.experts.{expert}.{name}_proj.weight"), one);
+            }
+        }
+    }
+    let config = json!({
+        "architectures": ["Qwen3NextForCausalLM"], "hidden_size": dim, "intermediate_size": 128,
+        "moe_intermediate_size": 32, "shared_expert_intermediate_size": 32, "num_experts": 8,
+        "num_experts_per_tok": 3, "norm_topk_prob": true, "num_hidden_layers": 4, "num_attention_heads": 2,
+        "num_key_value_heads": 1, "head_dim": 32, "linear_num_key_heads": keys,
+        "linear_num_value_heads": keys * each, "linear_key_head_dim": head, "linear_value_head_dim": head,
+        "linear_conv_kernel_dim": 4, "partial_rotary_factor": 0.25, "max_position_embeddings": 1024,
+        "rope_theta": 1e7, "rms_norm_eps": 1e-6, "tie_word_embeddings": false,
+    });
+    let mut folder = Folder { config, tokenizer, tensors };
+    let (ours, ..) = convert(folder.write().path(), &to("f16")).unwrap();
+    for (key, value) in gguf.metadata().iter().filter(|(key, _)| key.starts_with("qwen3next.")) {
+        if !key.ends_with(".recurrent_layers") {
+            assert_eq!(ours.metadata().get(key), Some(value), "{key}");
+        }
+    }
+    let (got, want) = (weights(&ours), weights(&gguf));
+    assert_eq!(got.len(), want.len());
+    for ((got, ours), (want, theirs)) in got.iter().zip(&want) {
+        // 1 was subtracted from norms and added again, and the logarithm of decays was taken.
+        let is_rounded = want.ends_with("norm.weight") || want.ends_with(".ssm_a");
+        let near = |(a, b): (&[u8; 4], &[u8; 4])| {
+            let (a, b) = (f32::from_le_bytes(*a), f32::from_le_bytes(*b));
+            (a - b).abs() <= 1e-6 * b.abs().max(1.0)
+        };
+        let is_near = || ours.as_chunks().0.iter().zip(theirs.as_chunks().0).all(near);
+        assert!(ours == theirs || is_rounded && ours.len() == theirs.len() && is_near(), "{got}, {want}");
+    }
+    folder.config["norm_topk_prob"] = json!(false);
+    let said = convert(folder.write().path(), &to("f16")).unwrap_err().to_string();
+    assert!(said.contains("norm_topk_prob"), "{said}");
 }
