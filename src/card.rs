@@ -42,14 +42,17 @@ const CLASSES: &[(&str, &str, &str)] = &[
     ("gemma", "GemmaForCausalLM", "gemma"),
     ("gemma2", "Gemma2ForCausalLM", "gemma2"),
     ("gemma3", "Gemma3ForCausalLM", "gemma3_text"),
+    ("glm4", "Glm4ForCausalLM", "glm4"),
     ("gpt-oss", "GptOssForCausalLM", "gpt_oss"),
     ("gpt2", "GPT2LMHeadModel", "gpt2"),
+    ("granite", "GraniteForCausalLM", "granite"),
     ("llama", "LlamaForCausalLM", "llama"),
     ("minicpm", "MiniCPMForCausalLM", "minicpm"),
     ("phi3", "Phi3ForCausalLM", "phi3"),
     ("qwen2", "Qwen2ForCausalLM", "qwen2"),
     ("qwen3", "Qwen3ForCausalLM", "qwen3"),
     ("qwen3moe", "Qwen3MoeForCausalLM", "qwen3_moe"),
+    ("qwen3next", "Qwen3NextForCausalLM", "qwen3_next"),
     ("smollm3", "SmolLM3ForCausalLM", "smollm3"),
 ];
 

@@ -35,6 +35,8 @@ pub enum Change {
     TileCols,
     /// The same for rows `a`, which become `-exp(a)`.
     TileDecay,
+    /// `a` becomes `-exp(a)`.
+    Decay,
 }
 
 /// A dimension by its meaning.
@@ -48,12 +50,14 @@ pub enum Dim {
     Q,
     /// KV heads x head length.
     Kv,
-    /// Q, K and V of GPT-2 together.
+    /// Q, K and V together.
     Qkv,
     /// Head length.
     Head,
     /// Width of the feed-forward network.
     Ffn,
+    /// Gate and up of the feed-forward network together.
+    GateUp,
     /// Experts.
     Experts,
     /// Width of an expert.
@@ -72,6 +76,10 @@ pub enum Dim {
     DeltaValues,
     /// Queries, keys and values of a delta net together, the channels of its convolution.
     DeltaChannels,
+    /// Queries, keys, values and gates of a delta net together.
+    DeltaInputs,
+    /// Beta and alpha of a delta net's value heads together.
+    DeltaRates,
     /// Kernel size of the convolution.
     Taps,
     /// 1.
@@ -137,6 +145,12 @@ pub struct Architecture {
     pub tied: bool,
     /// Values that a configuration may omit, from transformers' classes.
     pub defaults: &'static [(&'static str, f64)],
+    /// Factors of the configuration, 1 unless given, and their keys in GGUF.
+    pub factors: &'static [(&'static str, &'static str)],
+    /// True if GGUF has tables of RoPE factors for it.
+    pub long_rope: bool,
+    /// True if RoPE has sections for images.
+    pub sections: bool,
     /// RoPE keys, and keys for head length and vocabulary.
     pub rope: Rope,
     /// True if the norms are LayerNorms, which have a bias.
@@ -161,8 +175,9 @@ pub enum Rope {
 }
 
 use Dim::{
-    DeltaChannels, DeltaHead, DeltaHeads, DeltaValues, ExpertFfn, ExpertGateUp, Experts, Ffn, Head, Hidden,
-    Kv, Labels, One, Positions, Q, QGate, Qkv, SharedFfn, Taps, TokenTypes, Vocab,
+    DeltaChannels, DeltaHead, DeltaHeads, DeltaInputs, DeltaRates, DeltaValues, ExpertFfn, ExpertGateUp,
+    Experts, Ffn, GateUp, Head, Hidden, Kv, Labels, One, Positions, Q, QGate, Qkv, SharedFfn, Taps,
+    TokenTypes, Vocab,
 };
 
 const fn matrix(
@@ -240,6 +255,26 @@ const MLP_BIASES: &[Rule] = &[
     maybe(&["mlp.gate_proj.bias"], "ffn_gate.bias", &[Ffn], Change::None),
     maybe(&["mlp.up_proj.bias"], "ffn_up.bias", &[Ffn], Change::None),
     maybe(&["mlp.down_proj.bias"], "ffn_down.bias", &[Hidden], Change::None),
+];
+/// Gate rows, then up rows.
+const FUSED_MLP: &[Rule] = &[
+    matrix(&["mlp.gate_up_proj.weight"], "ffn_up.weight", &[GateUp, Hidden], Change::None),
+    matrix(&["mlp.down_proj.weight"], "ffn_down.weight", &[Hidden, Ffn], Change::None),
+];
+const FUSED_ATTENTION: &[Rule] = &[
+    matrix(&["self_attn.qkv_proj.weight"], "attn_qkv.weight", &[Qkv, Hidden], Change::None),
+    matrix(&["self_attn.o_proj.weight"], "attn_output.weight", &[Hidden, Q], Change::None),
+];
+const GLM4_NORMS: &[Rule] = &[
+    plain(&["input_layernorm.weight"], "attn_norm.weight", &[Hidden]),
+    plain(&["post_self_attn_layernorm.weight"], "post_attention_norm.weight", &[Hidden]),
+    plain(&["post_attention_layernorm.weight"], "ffn_norm.weight", &[Hidden]),
+    plain(&["post_mlp_layernorm.weight"], "post_ffw_norm.weight", &[Hidden]),
+];
+const MAYBE_QKV_BIASES: &[Rule] = &[
+    maybe(&["self_attn.q_proj.bias"], "attn_q.bias", &[Q], Change::None),
+    maybe(&["self_attn.k_proj.bias"], "attn_k.bias", &[Kv], Change::None),
+    maybe(&["self_attn.v_proj.bias"], "attn_v.bias", &[Kv], Change::None),
 ];
 /// BitNet's sub-norms, with the names of transformers and of 1bitLLM.
 const SUB_NORMS: &[Rule] = &[
@@ -342,6 +377,16 @@ const DELTA_NET: &[Rule] = &[
     Rule { change: Change::TileRows, ..plain(&["linear_attn.dt_bias"], "ssm_dt.bias", &[DeltaHeads]) },
     plain(&["linear_attn.norm.weight"], "ssm_norm.weight", &[DeltaHead]),
     matrix(&["linear_attn.out_proj.weight"], "ssm_out.weight", &[Hidden, DeltaValues], Change::TileCols),
+];
+/// Qwen3-Next's, whose value heads stay grouped by key head.
+const GROUPED_DELTA_NET: &[Rule] = &[
+    matrix(&["linear_attn.in_proj_qkvz.weight"], "ssm_in.weight", &[DeltaInputs, Hidden], Change::None),
+    matrix(&["linear_attn.in_proj_ba.weight"], "ssm_ba.weight", &[DeltaRates, Hidden], Change::None),
+    plain(&["linear_attn.conv1d.weight"], "ssm_conv1d.weight", &[DeltaChannels, One, Taps]),
+    Rule { change: Change::Decay, ..plain(&["linear_attn.A_log"], "ssm_a", &[DeltaHeads]) },
+    plain(&["linear_attn.dt_bias"], "ssm_dt.bias", &[DeltaHeads]),
+    plain(&["linear_attn.norm.weight"], "ssm_norm.weight", &[DeltaHead]),
+    matrix(&["linear_attn.out_proj.weight"], "ssm_out.weight", &[Hidden, DeltaValues], Change::None),
 ];
 const GPT2_GLOBALS: &[Rule] = &[
     plain(&["wte.weight"], "token_embd.weight", &[Vocab, Hidden]),
@@ -446,6 +491,9 @@ const LLAMA: Architecture = Architecture {
     head: "lm_head.weight",
     tied: false,
     defaults: &[("rms_norm_eps", 1e-6)],
+    factors: &[],
+    long_rope: false,
+    sections: false,
     rope: Rope::Whole,
     layer_norm: false,
     encoder: false,
@@ -470,6 +518,7 @@ const QWEN35: Architecture = Architecture {
     layer: &[QWEN35_NORMS, GATED_ATTENTION, ATTN_OTHERS, MLP],
     delta: &[QWEN35_NORMS, DELTA_NET, MLP],
     mtp: &["mtp.", "model.mtp."],
+    sections: true,
     rope: Rope::Base,
     // Defaults of Qwen3_5TextConfig.
     defaults: &[("rms_norm_eps", 1e-6), ("head_dim", 256.0)],
@@ -551,6 +600,35 @@ pub static ARCHITECTURES: &[Architecture] = &[
         defaults: &[("rms_norm_eps", 1e-6), ("rope_theta", 2e6)],
         ..LLAMA
     },
+    Architecture {
+        classes: &["GraniteForCausalLM"],
+        name: |config| gated(config, &["silu"], "granite"),
+        factors: &[
+            ("attention_multiplier", "attention.scale"),
+            ("embedding_multiplier", "embedding_scale"),
+            ("residual_multiplier", "residual_scale"),
+            ("logits_scaling", "logit_scale"),
+        ],
+        ..LLAMA
+    },
+    Architecture {
+        classes: &["Glm4ForCausalLM"],
+        name: |config| gated(config, &["silu"], "glm4"),
+        // RoPE rotates adjacent elements in both formats.
+        layer: &[GLM4_NORMS, ATTN_HALVES, ATTN_OTHERS, MAYBE_QKV_BIASES, FUSED_MLP],
+        // Defaults of Glm4Config.
+        defaults: &[("rms_norm_eps", 1.562_5e-7), ("head_dim", 128.0), ("partial_rotary_factor", 0.5)],
+        ..LLAMA
+    },
+    Architecture {
+        classes: &["Phi3ForCausalLM"],
+        name: |config| gated(config, &["silu"], "phi3"),
+        layer: &[NORMS, FUSED_ATTENTION, FUSED_MLP],
+        // Defaults of Phi3Config.
+        defaults: &[("rms_norm_eps", 1e-5), ("original_max_position_embeddings", 4096.0)],
+        long_rope: true,
+        ..LLAMA
+    },
     QWEN35,
     Architecture {
         classes: &["Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration"],
@@ -558,6 +636,15 @@ pub static ARCHITECTURES: &[Architecture] = &[
         layer: &[QWEN35_NORMS, GATED_ATTENTION, ATTN_OTHERS, EXPERTS, SHARED_EXPERT],
         delta: &[QWEN35_NORMS, DELTA_NET, EXPERTS, SHARED_EXPERT],
         fused: FUSED_EXPERTS,
+        ..QWEN35
+    },
+    Architecture {
+        classes: &["Qwen3NextForCausalLM"],
+        name: qwen3next,
+        layer: &[QWEN35_NORMS, GATED_ATTENTION, ATTN_OTHERS, EXPERTS, SHARED_EXPERT],
+        delta: &[QWEN35_NORMS, GROUPED_DELTA_NET, EXPERTS, SHARED_EXPERT],
+        fused: FUSED_EXPERTS,
+        sections: false,
         ..QWEN35
     },
     GEMMA3,
@@ -716,6 +803,24 @@ fn gemma_embedding(config: &Config) -> Result<&'static str, ConvertError> {
 }
 
 fn qwen3moe(config: &Config) -> Result<&'static str, ConvertError> {
+    // The default of transformers is false, but the published models set true.
+    sums_to_one(config, config.bool(&["norm_topk_prob"]) == Some(true))?;
+    all_experts(config, "qwen3moe")
+}
+
+fn qwen3next(config: &Config) -> Result<&'static str, ConvertError> {
+    sums_to_one(config, config.bool(&["norm_topk_prob"]) != Some(false))?;
+    all_experts(config, "qwen3next")
+}
+
+fn sums_to_one(config: &Config, is_so: bool) -> Result<(), ConvertError> {
+    const KEY: &str = "norm_topk_prob";
+    let want = "true: readers of GGUF divide by the sum over the chosen experts";
+    if is_so { Ok(()) } else { Err(config.wrong(KEY, want, config.get(&[KEY]))) }
+}
+
+/// Returns `name` if every layer has experts.
+fn all_experts(config: &Config, name: &'static str) -> Result<&'static str, ConvertError> {
     let dense =
         config.get(&["mlp_only_layers"]).filter(|list| list.as_array().is_some_and(|list| !list.is_empty()));
     if dense.is_some() {
@@ -725,10 +830,5 @@ fn qwen3moe(config: &Config) -> Result<&'static str, ConvertError> {
         let found = config.get(&["decoder_sparse_step"]);
         return Err(config.wrong("decoder_sparse_step", "1: experts in every layer", found));
     }
-    // The default of transformers is false, but the published models set true.
-    if config.bool(&["norm_topk_prob"]) != Some(true) {
-        let want = "true: readers of GGUF divide by the sum over the chosen experts";
-        return Err(config.wrong("norm_topk_prob", want, config.get(&["norm_topk_prob"])));
-    }
-    gated(config, &["silu"], "qwen3moe")
+    gated(config, &["silu"], name)
 }

@@ -72,6 +72,17 @@ pub enum RopeScaling {
         /// Context before the extension.
         original: f64,
     },
+    /// Divisors of the frequencies, from two tables (Phi-3).
+    Long {
+        /// For contexts up to the original one.
+        short: Vec<f32>,
+        /// For longer contexts.
+        long: Vec<f32>,
+        /// Context before the extension.
+        original: u32,
+        /// Scale of queries and keys.
+        attention: f64,
+    },
 }
 
 impl Config {
@@ -234,6 +245,33 @@ impl Config {
         Ok(rope)
     }
 
+    /// Number of elements of a head that RoPE rotates.
+    ///
+    /// # Errors
+    /// [`ConvertError::File`] for a share that is not even or not from 0 to 1.
+    pub fn rotated(&self, head_dim: usize) -> Result<usize, ConvertError> {
+        const SHARE: &str = "partial_rotary_factor";
+        let of_rope = self.get(&["rope_parameters"]).and_then(|rope| rope.get(SHARE)).and_then(Json::as_f64);
+        let share = of_rope.map_or_else(|| self.number(&[SHARE]), |share| Ok(Some(share)))?.unwrap_or(1.0);
+        let rotated = (head_dim as f64 * share) as usize;
+        match share <= 1.0 && rotated > 0 && rotated.is_multiple_of(2) {
+            true => Ok(rotated),
+            false => {
+                let want = format!("an even share, not 0, of heads of {head_dim}");
+                Err(self.wrong(SHARE, &want, self.get(&[SHARE])))
+            }
+        }
+    }
+
+    /// Divisors of the frequencies in a table of long RoPE.
+    fn factors(&self, json: &Json, key: &str) -> Result<Vec<f32>, ConvertError> {
+        let positive =
+            |value: &Json| value.as_f64().filter(|factor| *factor > 0.0).map(|factor| factor as f32);
+        let factors: Option<Vec<f32>> =
+            json.get(key).and_then(Json::as_array).and_then(|list| list.iter().map(positive).collect());
+        factors.ok_or_else(|| self.wrong(&format!("rope: {key}"), "numbers above 0", json.get(key)))
+    }
+
     fn rope_scaling(&self, json: Option<&Json>) -> Result<RopeScaling, ConvertError> {
         let Some(json) = json else { return Ok(RopeScaling::None) };
         let kind = ["rope_type", "type"].iter().find_map(|key| json.get(*key)).and_then(Json::as_str);
@@ -280,7 +318,24 @@ impl Config {
                 }
                 Ok(RopeScaling::Llama3 { factor: require("factor")?, low, high, original })
             }
-            Some(_) => Err(self.wrong("rope_scaling", "default, linear, yarn or llama3", Some(json))),
+            // The second is its name in the first configurations of Phi-3.
+            Some("longrope" | "su") => {
+                const ORIGINAL: &str = "original_max_position_embeddings";
+                let original =
+                    number(ORIGINAL)?.map_or_else(|| self.positive(&[ORIGINAL]), |n| Ok(Some(n)))?;
+                let original = original.ok_or_else(|| self.wrong(ORIGINAL, "a number above 0", None))?;
+                let extension = self.require(&["max_position_embeddings"])? as f64 / original;
+                let usual = if extension > 1.0 { (1.0 + extension.ln() / original.ln()).sqrt() } else { 1.0 };
+                Ok(RopeScaling::Long {
+                    short: self.factors(json, "short_factor")?,
+                    long: self.factors(json, "long_factor")?,
+                    original: original as u32,
+                    attention: number("attention_factor")?.unwrap_or(usual),
+                })
+            }
+            Some(_) => {
+                Err(self.wrong("rope_scaling", "default, linear, yarn, llama3 or longrope", Some(json)))
+            }
         }
     }
 }

@@ -4,6 +4,7 @@
 use serde_json::Value as Json;
 
 use super::ConvertError;
+use super::arch::Architecture;
 use super::config::Config;
 use sterna_gguf::{Array, Value, ValueType};
 
@@ -32,7 +33,8 @@ pub struct Hybrid {
     period: usize,
     /// Rotated elements of a head.
     rotated: usize,
-    sections: [usize; 3],
+    /// Its pairs for time, height and width, in files that are also for images.
+    sections: Option<[usize; 3]>,
 }
 
 impl Hybrid {
@@ -42,9 +44,9 @@ impl Hybrid {
     /// [`ConvertError::File`] for a key that is missing or invalid, or has a value that GGUF cannot express.
     pub fn read(
         config: &Config,
+        arch: &Architecture,
         n_layers: usize,
         head_dim: usize,
-        has_experts: bool,
     ) -> Result<Self, ConvertError> {
         let n_key_heads = config.require(&["linear_num_key_heads"])?;
         let n_heads = config.require(&["linear_num_value_heads"])?;
@@ -61,6 +63,7 @@ impl Hybrid {
         if taps != TAPS {
             return wrong("linear_conv_kernel_dim", TAPS.to_string());
         }
+        let has_experts = !arch.fused.is_empty();
         let shared_ffn =
             has_experts.then(|| config.require(&["shared_expert_intermediate_size"])).transpose()?;
         let (rotated, sections) = rope(config, head_dim)?;
@@ -72,7 +75,7 @@ impl Hybrid {
             listed: listed(config, n_layers)?,
             period: config.count(&["full_attention_interval"])?.unwrap_or(PERIOD),
             rotated,
-            sections,
+            sections: arch.sections.then_some(sections),
         })
     }
 
@@ -104,9 +107,11 @@ impl Hybrid {
         }
         set("full_attention_interval", count(self.period));
         set("rope.dimension_count", count(self.rotated));
-        // GGUF has a fourth section, which these models do not use.
-        let sections = self.sections.iter().chain([&0]).map(|n| *n as i32);
-        set("rope.dimension_sections", Value::Array(Array::from_i32s(sections)));
+        if let Some(sections) = self.sections {
+            // GGUF has a fourth section, which these models do not use.
+            let sections = sections.iter().chain([&0]).map(|n| *n as i32);
+            set("rope.dimension_sections", Value::Array(Array::from_i32s(sections)));
+        }
         if let Some(ffn) = self.shared_ffn {
             set("expert_shared_feed_forward_length", count(ffn));
         }

@@ -76,7 +76,7 @@ pub fn write(
     }
     if arch.rope == Rope::Whole {
         set("vocab_size", count(shape.vocab));
-        set("rope.dimension_count", count(shape.head_dim));
+        set("rope.dimension_count", count(config.rotated(shape.head_dim)?));
     }
     if let Some((n_experts, n_used, ffn)) = shape.experts {
         set("expert_count", count(n_experts));
@@ -97,6 +97,19 @@ pub fn write(
                 set("rope.scaling.type", Value::from("linear"));
                 set("rope.scaling.factor", Value::F32(factor as f32));
             }
+            RopeScaling::Long { short, long, original, attention } if arch.long_rope => {
+                let pairs = config.rotated(shape.head_dim)? / 2;
+                if [&short, &long].iter().any(|table| table.len() != pairs) {
+                    let want = format!("tables of {pairs} factors");
+                    return Err(config.wrong("rope_scaling", &want, None));
+                }
+                set("rope.scaling.original_context_length", Value::U32(original));
+                set("rope.scaling.attn_factor", Value::F32(attention as f32));
+            }
+            RopeScaling::Long { .. } => {
+                let want = format!("no longrope in architecture {name}");
+                return Err(config.wrong("rope_scaling", &want, config.get(&["rope_scaling"])));
+            }
             RopeScaling::Yarn { factor, original, attention } => {
                 set("rope.scaling.type", Value::from("yarn"));
                 set("rope.scaling.factor", Value::F32(factor as f32));
@@ -111,6 +124,9 @@ pub fn write(
         if is_gemma && let Some(base) = rope.local_base.filter(|base| *base != 10000.0) {
             set("rope.freq_base_swa", Value::F32(base as f32));
         }
+    }
+    for (from, to) in arch.factors {
+        set(to, Value::F32(config.positive(&[*from])?.unwrap_or(1.0) as f32));
     }
     if let Some(hybrid) = &shape.hybrid {
         hybrid.write(set);

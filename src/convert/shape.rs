@@ -90,7 +90,7 @@ impl Shape {
         let head_dim = head_dim.unwrap_or(hidden / n_heads);
         let hybrid = match arch.delta.is_empty() {
             true => None,
-            false => Some(Hybrid::read(config, n_layers, head_dim, has_experts_alone)?),
+            false => Some(Hybrid::read(config, arch, n_layers, head_dim)?),
         };
         // NomicBert gives the positions that it was trained with.
         let most = config.count(&["max_trained_positions"])?.unwrap_or(usize::MAX);
@@ -121,9 +121,10 @@ impl Shape {
             Dim::Hidden => self.hidden,
             Dim::Q => self.n_heads * self.head_dim,
             Dim::Kv => self.n_kv_heads * self.head_dim,
-            Dim::Qkv => 3 * self.hidden,
+            Dim::Qkv => self.of(Dim::Q) + 2 * self.of(Dim::Kv),
             Dim::Head => self.head_dim,
             Dim::Ffn => self.ffn.unwrap_or(0),
+            Dim::GateUp => 2 * self.of(Dim::Ffn),
             Dim::Experts => self.experts.map_or(0, |(n, _, _)| n),
             Dim::ExpertFfn => self.experts.map_or(0, |(_, _, ffn)| ffn),
             Dim::Positions => self.n_ctx,
@@ -134,6 +135,8 @@ impl Shape {
             Dim::DeltaHead => of_delta(|hybrid| hybrid.head_dim),
             Dim::DeltaValues => of_delta(|hybrid| hybrid.n_heads * hybrid.head_dim),
             Dim::DeltaChannels => of_delta(|hybrid| hybrid.keys() + hybrid.n_heads * hybrid.head_dim),
+            Dim::DeltaInputs => self.of(Dim::DeltaChannels) + self.of(Dim::DeltaValues),
+            Dim::DeltaRates => 2 * self.of(Dim::DeltaHeads),
             Dim::Taps => of_delta(|_| super::hybrid::TAPS),
             Dim::One => 1,
             Dim::TokenTypes => self.token_types,

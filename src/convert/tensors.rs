@@ -209,8 +209,9 @@ pub fn plan(
     let mut planner = Planner { named, shape, reading };
     let (embedding, others) = arch.globals.split_first().expect("the table begins with the embedding");
     out.extend(planner.one("", "", embedding)?);
-    if let Some(factors) = rope.and_then(|rope| rope_factors(rope, shape.head_dim)) {
-        out.push(factors);
+    if let Some(rope) = rope {
+        out.extend(rope_factors(rope, shape.head_dim));
+        out.extend(long_rope(rope));
     }
     for layer in 0..shape.n_layers {
         let (from, to) = (format!("{}{layer}.", arch.layers), format!("blk.{layer}."));
@@ -418,7 +419,7 @@ fn missing(name: &str) -> ConvertError {
 /// The type in which a tensor is computed, before conversion to the file's type.
 fn made_in(rule: &Rule, values: &Values, elem: Elem) -> &'static dyn QuantType {
     match (values, rule.change) {
-        (Values::Real, Change::AddOne | Change::TileDecay)
+        (Values::Real, Change::AddOne | Change::Decay | Change::TileDecay)
         | (Values::Packed { .. } | Values::Masters | Values::Computed(_), _) => &types::F32,
         // The embedding, the head and linear weights keep their type until the file's type is known. Norms,
         // biases, routers and positions are f32 in every file.
@@ -447,6 +448,16 @@ fn rope_factors(rope: &Rope, head_dim: usize) -> Option<OutputTensor> {
     };
     let bytes: Vec<u8> = (0..head_dim / 2).flat_map(|pair| of(pair).to_le_bytes()).collect();
     Some(computed("rope_freqs.weight".to_owned(), vec![head_dim / 2], bytes.into()))
+}
+
+/// The two tables of long RoPE.
+fn long_rope(rope: &Rope) -> Vec<OutputTensor> {
+    let RopeScaling::Long { short, long, .. } = &rope.scaling else { return Vec::new() };
+    let tables = [("long", long), ("short", short)];
+    let of = |(name, table): (&str, &Vec<f32>)| {
+        computed(format!("rope_factors_{name}.weight"), vec![table.len()], f32s(table))
+    };
+    tables.map(of).into()
 }
 
 /// A matrix applied after the pooling.
@@ -550,7 +561,7 @@ impl OutputTensor {
             _ if self.change == Change::AddOne => {
                 (f32s(&reals().iter().map(|value| value + 1.0).collect::<Vec<_>>()), 4)
             }
-            _ if self.change == Change::TileDecay => {
+            _ if matches!(self.change, Change::Decay | Change::TileDecay) => {
                 let decay = |value: f32| -f64::from(value).exp() as f32;
                 (f32s(&reals().into_iter().map(decay).collect::<Vec<_>>()), 4)
             }
@@ -575,7 +586,12 @@ impl OutputTensor {
             Change::TileCols => tiles(&bytes, row_bytes),
             Change::Transpose => transposed(&bytes, cols, elem_bytes),
             Change::CutVocab => bytes.slice(..self.info.dims[0] * cols * elem_bytes),
-            Change::None | Change::AddOne | Change::Stack | Change::FirstHalf | Change::SecondHalf => bytes,
+            Change::None
+            | Change::AddOne
+            | Change::Decay
+            | Change::Stack
+            | Change::FirstHalf
+            | Change::SecondHalf => bytes,
         })
     }
 }

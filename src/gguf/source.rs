@@ -95,6 +95,43 @@ impl Source for Bytes {
     }
 }
 
+/// Stretches of another source, concatenated.
+pub(super) struct Gathered {
+    source: Arc<dyn Source>,
+    /// Offsets in the source, and lengths.
+    stretches: Vec<(u64, usize)>,
+}
+
+impl Gathered {
+    pub(super) fn new(source: Arc<dyn Source>, stretches: impl Iterator<Item = (u64, usize)>) -> Self {
+        Self { source, stretches: stretches.collect() }
+    }
+}
+
+impl Source for Gathered {
+    fn file_bytes(&self) -> u64 {
+        self.stretches.iter().map(|(_, len)| *len as u64).sum()
+    }
+
+    fn read_at(&self, at: u64, mut into: &mut [u8]) -> io::Result<()> {
+        let mut skip = at;
+        for (start, len) in &self.stretches {
+            if skip >= *len as u64 {
+                skip -= *len as u64;
+                continue;
+            }
+            let n = (len - skip as usize).min(into.len());
+            let (part, rest) = into.split_at_mut(n);
+            self.source.read_at(start + skip, part)?;
+            (into, skip) = (rest, 0);
+            if into.is_empty() {
+                return Ok(());
+            }
+        }
+        if into.is_empty() { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+    }
+}
+
 /// The bytes of one file of a model.
 #[derive(Clone)]
 pub(super) enum Data {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use ggml_types::{HostTensor, QuantType};
 
-use super::source::Data;
+use super::source::{Data, Gathered};
 use super::{GgufError, Source};
 
 /// Description of a tensor and the location of its bytes. Cloning shares them.
@@ -103,6 +103,22 @@ impl FileTensor {
         Self { name, rows: rows.len(), start, ..self.clone() }
     }
 
+    /// Ranges of rows, concatenated as a separate tensor with its own name; only for types without data after
+    /// the rows. Rows are copied when they are read.
+    ///
+    /// # Panics
+    /// As [`read_rows`](Self::read_rows).
+    pub fn gather(&self, name: String, ranges: &[Range<usize>]) -> Self {
+        let row_bytes = self.sizes().map_or(0, |(row_bytes, _)| row_bytes);
+        let stretches = ranges.iter().map(|rows| self.stretch(rows, row_bytes));
+        let data = match self.data.source() {
+            Some(source) => Data::Source(Arc::new(Gathered::new(source, stretches))),
+            None => Data::Header,
+        };
+        let rows = ranges.iter().map(ExactSizeIterator::len).sum();
+        Self { name, rows, data, start: 0, ..self.clone() }
+    }
+
     /// Offset of rows in the file, and their size in bytes.
     fn stretch(&self, rows: &Range<usize>, row_bytes: usize) -> (u64, usize) {
         let together = self.ty.rows_together();
@@ -125,9 +141,28 @@ impl FileTensor {
 
 #[cfg(test)]
 mod tests {
-    use ggml_types::types::REGISTRY;
+    use ggml_types::types::{self, REGISTRY};
 
     use super::*;
+
+    /// In memory and from a source, read as a whole and in parts that cross the ranges.
+    #[test]
+    fn gathered_rows_are_in_the_order_of_their_ranges() {
+        let file = Bytes::from((0..27_u8).collect::<Vec<u8>>());
+        for data in [Data::Bytes(file.clone()), Data::Source(std::sync::Arc::new(file))] {
+            let tensor = FileTensor::new("w".into(), &types::F32, [6, 1], (data, 3)).unwrap();
+            let gathered = tensor.gather("v".into(), &[4..6, 0..1, 2..3]);
+            assert_eq!((gathered.name.as_str(), gathered.rows), ("v", 4));
+            let want: Vec<u8> = (19..27).chain(3..7).chain(11..15).collect();
+            assert_eq!(gathered.read().unwrap().bytes, want);
+            assert_eq!(gathered.read_rows(1..3).unwrap().bytes, want[4..12]);
+            let (source, start) = gathered.cut("c".into(), 2..4).source().unwrap();
+            let mut part = [0; 5];
+            source.read_at(start + 1, &mut part).unwrap();
+            assert_eq!((part.as_slice(), source.file_bytes()), (&want[9..14], 16));
+            assert!(source.read_at(start + 4, &mut part).is_err());
+        }
+    }
 
     /// For every type, rows that are read separately decode as in the whole tensor.
     #[test]

@@ -14,7 +14,7 @@ use super::{Hyper, ModelError, Options, Windows, rope};
 use sterna_gguf::{FileTensor, Gguf, Value};
 use sterna_program::{
     ActQuant, Basis, BasisId, Buf, BufDecl, Embed, Expert, Kv, KvDecl, Linear, Logits, Norm, NormKind,
-    Program, RopeId, RopeStyle, RowsOf, Sample, Stage, State, StateDecl, Weight,
+    Program, Rope, RopeId, RopeStyle, RowsOf, Sample, Stage, State, StateDecl, Weight,
 };
 
 /// Maximum number of experts; larger values are treated as a damaged file.
@@ -223,17 +223,44 @@ impl<'a> Builder<'a> {
     /// [`ModelError::Tensor`] if `rope_freqs.weight` is not one positive number per pair.
     pub fn rope(&mut self, style: RopeStyle) -> Result<RopeId, ModelError> {
         const FACTORS: &str = "rope_freqs.weight";
-        let factors = match self.has(FACTORS) {
-            true => Some(self.values(FACTORS, self.hyper.rope.dims / 2)?),
-            false => None,
-        };
-        // A header-only file has no tensor data, and memory planning does not depend on the factors.
-        let factors = factors.filter(|_| !self.gguf.is_header());
-        if let Some(bad) = factors.iter().flatten().find(|factor| !(factor.is_finite() && **factor > 0.0)) {
-            return Err(wrong(FACTORS, "finite numbers above 0", bad.to_string()));
-        }
+        let factors = if self.has(FACTORS) { self.rope_factors(FACTORS)? } else { None };
         self.note_unused_yarn()?;
         Ok(self.program.rope(rope::rope(&self.hyper.rope, style, factors.as_deref())))
+    }
+
+    /// Declares a rotary embedding whose frequencies are divided by one of two tables if the file has them:
+    /// `rope_factors_long.weight` for contexts beyond the original one, or else `rope_factors_short.weight`.
+    /// Queries and keys are multiplied by `rope.scaling.attn_factor` with either.
+    ///
+    /// # Errors
+    /// [`ModelError::Tensor`] for a table that is missing or not one positive number per pair;
+    /// [`ModelError::Metadata`] for an invalid factor, or for tables with another scaling.
+    pub fn long_rope(&mut self, style: RopeStyle) -> Result<RopeId, ModelError> {
+        const TABLES: [&str; 2] = ["rope_factors_short.weight", "rope_factors_long.weight"];
+        if !TABLES.iter().any(|table| self.has(table)) {
+            return self.rope(style);
+        }
+        const KIND: &str = "rope.scaling.type";
+        if self.hyper.rope.scaling != RopeScaling::None {
+            return Err(self.wrong(KIND, "no other scaling in a file with RoPE factors", "one"));
+        }
+        let [short, long] = TABLES.map(|table| self.rope_factors(table));
+        let (short, long) = (short?, long?);
+        let original = self.number_or("rope.scaling.original_context_length", self.hyper.n_ctx_train)?;
+        let factors = if self.n_ctx() > original { long } else { short };
+        let magnitude = self.factor("rope.scaling.attn_factor", 1.0)?;
+        let rope = rope::rope(&self.hyper.rope, style, factors.as_deref());
+        Ok(self.program.rope(Rope { magnitude, ..rope }))
+    }
+
+    /// Divisors of the rotary frequencies, one per pair. A header-only file has no tensor data, and memory
+    /// planning does not depend on them.
+    fn rope_factors(&mut self, name: &str) -> Result<Option<Vec<f32>>, ModelError> {
+        let factors = Some(self.values(name, self.hyper.rope.dims / 2)?).filter(|_| !self.gguf.is_header());
+        match factors.iter().flatten().find(|factor| !(factor.is_finite() && **factor > 0.0)) {
+            Some(bad) => Err(wrong(name, "finite numbers above 0", bad.to_string())),
+            None => Ok(factors),
+        }
     }
 
     /// Notes YaRN keys of the file that are ignored, here and in llama.cpp.
@@ -512,6 +539,19 @@ impl<'a> Builder<'a> {
         Ok(std::array::from_fn(|_| Linear { scale, ..parts.next().expect("one per range") }))
     }
 
+    /// The gate and up projections of a block, which are the rows of one tensor, `ffn_up`.
+    ///
+    /// # Errors
+    /// As [`qkv`](Self::qkv) for a combined tensor.
+    pub fn gate_up(&mut self, blk: &str, ffn_dim: usize, dim: usize) -> Result<[Linear; 2], ModelError> {
+        let stem = format!("{blk}.ffn_up");
+        self.check_scale(&stem)?;
+        let scale = self.scales(&stem, 1)?[0];
+        let rows = [0..ffn_dim, ffn_dim..2 * ffn_dim];
+        let mut parts = self.parts(&stem, 2 * ffn_dim, dim, rows)?.into_iter();
+        Ok(std::array::from_fn(|_| Linear { scale, ..parts.next().expect("one per range") }))
+    }
+
     /// Layers that are concatenated in a tensor: `stem.weight` of `[rows, inputs]` and, if the file has it,
     /// `stem.bias`, split into ranges of rows.
     fn parts(
@@ -522,22 +562,8 @@ impl<'a> Builder<'a> {
         ranges: impl IntoIterator<Item = Range<usize>>,
     ) -> Result<Vec<Linear>, ModelError> {
         let name = format!("{stem}.weight");
-        let whole = self.tensor(&name, rows, inputs)?;
-        let quant = |source| ModelError::Quant { tensor: name.clone(), source };
-        let row_bytes = whole.ty.row_bytes(inputs).map_err(quant)?;
         let ranges: Vec<Range<usize>> = ranges.into_iter().collect();
-        let together = whole.ty.rows_together();
-        let is_whole =
-            |range: &Range<usize>| [range.start, range.end].iter().all(|row| row.is_multiple_of(together));
-        if whole.ty.byte_len(rows, inputs).map_err(quant)? != rows * row_bytes || !ranges.iter().all(is_whole)
-        {
-            let want = "a type with independent rows";
-            return Err(wrong(&name, want, whole.ty.name().to_owned()));
-        }
-        let act = match whole.ty.ternary() {
-            Some(Ternary::PerRow) => ActQuant::I8PerToken,
-            _ => ActQuant::None,
-        };
+        let (whole, act) = self.divisible(&name, rows, inputs, &ranges)?;
         let bias = format!("{stem}.bias");
         let bias = if self.has(&bias) { Some(self.elements(&bias, rows)?) } else { None };
         let basis = self.basis_of(&name, inputs)?;
@@ -550,6 +576,67 @@ impl<'a> Builder<'a> {
             Linear { bias, act, basis, ..Linear::of(w) }
         };
         Ok(ranges.into_iter().map(part).collect())
+    }
+
+    /// A [`projection`](Self::projection) without a bias, whose rows are ranges of those of `stem.weight`,
+    /// `[rows, inputs]`, in this order; `order` describes it in the weight's name.
+    ///
+    /// # Errors
+    /// As [`qkv`](Self::qkv) for a combined tensor.
+    pub fn gathered(
+        &mut self,
+        stem: &str,
+        [rows, inputs]: [usize; 2],
+        order: &str,
+        ranges: &[Range<usize>],
+    ) -> Result<Linear, ModelError> {
+        let name = format!("{stem}.weight");
+        let (whole, act) = self.divisible(&name, rows, inputs, ranges)?;
+        let basis = self.basis_of(&name, inputs)?;
+        let scale = self.scales(stem, 1)?[0];
+        let w = self.declare(whole.gather(format!("{name} {order}"), ranges));
+        self.program.weights[w.0 as usize].part_of = Some(name);
+        Ok(Linear { act, basis, scale, ..Linear::of(w) })
+    }
+
+    /// Ranges of elements of a vector or small table of `n` elements, concatenated in f32.
+    ///
+    /// # Errors
+    /// [`ModelError::Tensor`] if it is missing or of another size.
+    pub fn gathered_f32(
+        &mut self,
+        name: &str,
+        n: usize,
+        ranges: &[Range<usize>],
+    ) -> Result<Weight, ModelError> {
+        let all = self.elements(name, n)?;
+        let values: Vec<f32> = ranges.iter().flat_map(|range| &all[range.clone()]).copied().collect();
+        Ok(self.declare(floats(name.to_owned(), &values)))
+    }
+
+    /// A tensor that may be divided into these ranges of rows, and the quantisation of its input.
+    fn divisible(
+        &mut self,
+        name: &str,
+        rows: usize,
+        inputs: usize,
+        ranges: &[Range<usize>],
+    ) -> Result<(FileTensor, ActQuant), ModelError> {
+        let whole = self.tensor(name, rows, inputs)?;
+        let quant = |source| ModelError::Quant { tensor: name.to_owned(), source };
+        let row_bytes = whole.ty.row_bytes(inputs).map_err(quant)?;
+        let together = whole.ty.rows_together();
+        let is_whole =
+            |range: &Range<usize>| [range.start, range.end].iter().all(|row| row.is_multiple_of(together));
+        if whole.ty.byte_len(rows, inputs).map_err(quant)? != rows * row_bytes || !ranges.iter().all(is_whole)
+        {
+            return Err(wrong(name, "a type with independent rows", whole.ty.name().to_owned()));
+        }
+        let act = match whole.ty.ternary() {
+            Some(Ternary::PerRow) => ActQuant::I8PerToken,
+            _ => ActQuant::None,
+        };
+        Ok((whole, act))
     }
 
     /// The mixture of experts that the file's layers have instead of a feed-forward network, if any.

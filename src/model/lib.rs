@@ -9,20 +9,26 @@ pub mod bert;
 pub mod bitnet;
 pub mod build;
 pub mod gemma3;
+pub mod glm4;
 pub mod gpt2;
 pub mod gpt_oss;
+pub mod granite;
 mod hadamard;
 pub mod hyper;
 mod keys;
 pub mod llama;
 pub mod minicpm;
+pub mod phi3;
 pub mod pooling;
 pub mod qwen2;
 pub mod qwen3;
 pub mod qwen35;
+pub mod qwen3next;
 mod rope;
 pub mod smollm3;
 mod windows;
+
+use std::cmp::Reverse;
 
 use ggml_types::{KvCodec, QuantError};
 
@@ -54,10 +60,14 @@ pub static REGISTRY: &[&Architecture] = &[
     &qwen2::ARCHITECTURE,
     &qwen3::ARCHITECTURE,
     &qwen35::ARCHITECTURE,
+    &qwen3next::ARCHITECTURE,
     &gpt2::ARCHITECTURE,
     &gemma3::ARCHITECTURE,
     &gpt_oss::ARCHITECTURE,
     &smollm3::ARCHITECTURE,
+    &granite::ARCHITECTURE,
+    &glm4::ARCHITECTURE,
+    &phi3::ARCHITECTURE,
     &bert::ARCHITECTURE,
     &bert::NOMIC,
 ];
@@ -130,10 +140,10 @@ impl Model {
 /// [`Hyper::read`].
 pub fn hyper(gguf: &Gguf) -> Result<Hyper, ModelError> {
     gguf.metadata().check_is_model()?;
+    // An unknown architecture is reported as such, not as a missing table or an unexpected key.
+    by_name(gguf.metadata().require_str("general.architecture")?)?;
     const TABLE: &str = "token_embd.weight";
     let Some(table) = gguf.find(TABLE) else {
-        // An unknown architecture is reported as such, not as a missing table.
-        by_name(gguf.metadata().require_str("general.architecture")?)?;
         let (tensor, want) = (TABLE.to_owned(), "[n_vocab, dim]".to_owned());
         let got = "no tensor of that name (a vocabulary-only file?)".to_owned();
         return Err(ModelError::Tensor { tensor, want, got });
@@ -144,13 +154,24 @@ pub fn hyper(gguf: &Gguf) -> Result<Hyper, ModelError> {
 /// The architecture called `name`.
 ///
 /// # Errors
-/// [`ModelError::Architecture`], which lists all known names.
+/// [`ModelError::Architecture`], which lists all known names and the nearest one.
 pub fn by_name(name: &str) -> Result<&'static Architecture, ModelError> {
     let found = REGISTRY.iter().copied().find(|architecture| architecture.names.contains(&name));
     found.ok_or_else(|| {
         let known: Vec<&str> = REGISTRY.iter().flat_map(|architecture| architecture.names).copied().collect();
-        ModelError::Architecture { name: name.to_owned(), known: known.join(", ") }
+        let nearest = nearest(name, &known).map(|nearest| format!(" (the nearest is `{nearest}`)"));
+        let nearest = nearest.unwrap_or_default();
+        ModelError::Architecture { name: name.to_owned(), nearest, known: known.join(", ") }
     })
+}
+
+/// The known name that begins most like `name`; the shortest of several.
+fn nearest(name: &str, known: &[&'static str]) -> Option<&'static str> {
+    /// Shorter common beginnings are accidental.
+    const SHORTEST: usize = 3;
+    let common = |known: &str| name.bytes().zip(known.bytes()).take_while(|(a, b)| a == b).count();
+    let candidates = known.iter().copied().filter(|known| common(known) >= SHORTEST);
+    candidates.max_by_key(|known| (common(known), Reverse(known.len())))
 }
 
 /// Reason why a file contains no model that can be run.
@@ -160,10 +181,12 @@ pub enum ModelError {
     #[error(transparent)]
     Gguf(#[from] GgufError),
     /// There is no program for this architecture.
-    #[error("unknown architecture `{name}`; supported are: {known}")]
+    #[error("unknown architecture `{name}`{nearest}; supported are: {known}")]
     Architecture {
         /// Name in the file.
         name: String,
+        /// Remark on the known name that begins most like it; may be empty.
+        nearest: String,
         /// All known names.
         known: String,
     },
@@ -212,6 +235,12 @@ mod tests {
         names.dedup();
         assert_eq!(names.len(), n);
         let message = by_name("mamba").unwrap_err().to_string();
-        assert!(message.contains("`mamba`") && message.contains("bitnet-b1.58"), "{message}");
+        assert!(message.contains("`mamba`; ") && message.contains("bitnet-b1.58"), "{message}");
+        for (name, want) in
+            [("gemma4", "gemma3"), ("llama4", "llama"), ("qwen3vl", "qwen3"), ("glm4moe", "glm4")]
+        {
+            let message = by_name(name).unwrap_err().to_string();
+            assert!(message.contains(&format!("`{name}` (the nearest is `{want}`); ")), "{message}");
+        }
     }
 }

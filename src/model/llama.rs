@@ -23,6 +23,14 @@ pub(super) struct Variant<'a> {
     pub qkv_bias: bool,
     /// True if queries and keys have a norm over each head, before RoPE.
     pub head_norms: bool,
+    /// True if norms follow the output of attention and of the feed-forward network.
+    pub post_norms: bool,
+    /// True if the rows of `ffn_up` are those of the gate, then those of the up projection.
+    pub fused_gate: bool,
+    /// True if files may have two tables of RoPE factors, for short and for long contexts.
+    pub long_rope: bool,
+    /// Factor on the scores of attention; by default 1 over the square root of the head dimension.
+    pub scale: Option<f32>,
     /// Factor on the embedding.
     pub embedding: f32,
     /// Factor on the output of attention and of the feed-forward network before it is added to the residual
@@ -39,6 +47,10 @@ impl Variant<'_> {
         rotates: &|_| true,
         qkv_bias: false,
         head_norms: false,
+        post_norms: false,
+        fused_gate: false,
+        long_rope: false,
+        scale: None,
         embedding: 1.0,
         residual: 1.0,
         logits: 1.0,
@@ -50,10 +62,11 @@ pub(super) fn decoder(m: &mut Builder<'_>, form: &Variant<'_>) -> Result<(), Mod
     let mixture = m.mixture()?;
     let h = m.hyper().clone();
     let dim = h.dim;
-    let scale = 1.0 / (h.head_dim as f32).sqrt();
+    let scale = form.scale.unwrap_or(1.0 / (h.head_dim as f32).sqrt());
 
     let x = m.embed(form.embedding)?;
-    let rope = (0..h.n_layers).any(form.rotates).then(|| m.rope(form.rope)).transpose()?;
+    let rope = |m: &mut Builder<'_>| if form.long_rope { m.long_rope(form.rope) } else { m.rope(form.rope) };
+    let rope = (0..h.n_layers).any(form.rotates).then(|| rope(m)).transpose()?;
 
     for layer in 0..h.n_layers {
         let blk = |name: &str| format!("blk.{layer}.{name}");
@@ -85,7 +98,8 @@ pub(super) fn decoder(m: &mut Builder<'_>, form: &Variant<'_>) -> Result<(), Mod
         m.push(format!("{layer}.attend"), Attend::causal(q, kv, scale, y));
 
         let w = times(form.residual, m.projection(&blk("attn_output"), dim, q_dim)?)?;
-        m.push(format!("{layer}.attn_out"), ProjAdd::plain(y, w, x));
+        let post = form.post_norms.then(|| m.rms_norm(&blk("post_attention_norm"), dim)).transpose()?;
+        m.push(format!("{layer}.attn_out"), ProjAdd { post, ..ProjAdd::plain(y, w, x) });
 
         let norm = m.rms_norm(&blk("ffn_norm"), dim)?;
         if let Some(Mixture { n_experts, n_used, ffn_dim }) = mixture {
@@ -98,12 +112,17 @@ pub(super) fn decoder(m: &mut Builder<'_>, form: &Variant<'_>) -> Result<(), Mod
             continue;
         }
         let hidden = m.buf_of_width("h", ffn_dim);
-        let gate = m.projection(&blk("ffn_gate"), ffn_dim, dim)?;
-        let up = m.projection(&blk("ffn_up"), ffn_dim, dim)?;
+        let [gate, up] = match form.fused_gate {
+            true => m.gate_up(&format!("blk.{layer}"), ffn_dim, dim)?,
+            false => {
+                [m.projection(&blk("ffn_gate"), ffn_dim, dim)?, m.projection(&blk("ffn_up"), ffn_dim, dim)?]
+            }
+        };
         m.push(format!("{layer}.ffn_in"), FfnIn::gated(x, norm, gate, up, Act::Silu, hidden));
 
         let w = times(form.residual, m.projection(&blk("ffn_down"), dim, ffn_dim)?)?;
-        m.push(format!("{layer}.ffn_out"), ProjAdd::plain(hidden, w, x));
+        let post = form.post_norms.then(|| m.rms_norm(&blk("post_ffw_norm"), dim)).transpose()?;
+        m.push(format!("{layer}.ffn_out"), ProjAdd { post, ..ProjAdd::plain(hidden, w, x) });
     }
     let norm = m.rms_norm("output_norm", dim)?;
     m.end(x, norm, form.logits, None)

@@ -9,12 +9,13 @@ use super::build::Mixture;
 use super::{Architecture, Builder, Hyper, ModelError};
 use sterna_gguf::Value;
 use sterna_program::{
-    Act, Attend, AttnIn, Buf, Delta, DeltaIn, Experts, FfnIn, ProjAdd, RopeId, RopeStyle, RowsOf, StateDecl,
+    Act, Attend, AttnIn, Buf, Delta, DeltaIn, Experts, FfnIn, Linear, ProjAdd, RopeId, RopeStyle, RowsOf,
+    StateDecl, Weight,
 };
 
 /// Qwen3.5.
 pub static ARCHITECTURE: Architecture =
-    Architecture { names: &["qwen35", "qwen35moe"], build, per_layer: false };
+    Architecture { names: &["qwen35", "qwen35moe"], build: |m| hybrid(m, tiled), per_layer: false };
 
 /// Distance between attention layers, if a file does not specify it.
 const PERIOD: usize = 4;
@@ -25,7 +26,24 @@ const MAX_HEADS: usize = 1 << 16;
 /// Maximum head dimension of a delta net.
 const MAX_HEAD_DIM: usize = 1 << 10;
 
-fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
+/// Weights of a layer with a delta net, whose value heads alternate between key heads.
+pub(super) struct DeltaWeights {
+    pub wu: Linear,
+    pub wz: Linear,
+    pub wa: Linear,
+    pub wb: Linear,
+    pub conv: Weight,
+    pub decay: Weight,
+    pub dt: Weight,
+    /// True if the columns of the output projection are grouped by key head.
+    pub grouped: bool,
+}
+
+/// Reads the weights of a layer with a delta net.
+pub(super) type ReadDelta = fn(&mut Builder<'_>, usize, StateDecl) -> Result<DeltaWeights, ModelError>;
+
+/// A model whose layers have delta nets with the weights that `read` returns, or gated attention.
+pub(super) fn hybrid(m: &mut Builder<'_>, read: ReadDelta) -> Result<(), ModelError> {
     let mixture = m.mixture()?;
     let h = m.hyper().clone();
     let (dim, q_dim) = (h.dim, h.n_heads * h.head_dim);
@@ -63,7 +81,7 @@ fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
 
     for layer in 0..n_layers {
         match recurrent.has(layer) {
-            true => delta_net(m, layer, state, delta.as_ref().expect("a layer recurs"))?,
+            true => delta_net(m, layer, state, read, delta.as_ref().expect("a layer recurs"))?,
             false => attention(m, layer, heads.as_ref().expect("a layer attends"))?,
         }
         let blk = |name: &str| format!("blk.{layer}.{name}");
@@ -107,32 +125,46 @@ struct DeltaBufs {
     o: Buf,
 }
 
-fn delta_net(m: &mut Builder<'_>, layer: usize, decl: StateDecl, bufs: &DeltaBufs) -> Result<(), ModelError> {
+/// The weights in a file of Qwen3.5.
+fn tiled(m: &mut Builder<'_>, layer: usize, decl: StateDecl) -> Result<DeltaWeights, ModelError> {
+    let blk = |name: &str| format!("blk.{layer}.{name}");
+    let StateDecl { n_heads, head_dim, taps, .. } = decl;
+    let dim = m.hyper().dim;
+    Ok(DeltaWeights {
+        wu: m.projection(&blk("attn_qkv"), decl.channels(), dim)?,
+        wz: m.projection(&blk("attn_gate"), n_heads * head_dim, dim)?,
+        wa: m.projection(&blk("ssm_alpha"), n_heads, dim)?,
+        wb: m.projection(&blk("ssm_beta"), n_heads, dim)?,
+        conv: m.flattened(&blk("ssm_conv1d.weight"), decl.channels(), taps)?,
+        decay: m.vector(&blk("ssm_a"), n_heads)?,
+        dt: m.vector(&blk("ssm_dt.bias"), n_heads)?,
+        grouped: m.has_grouped_values(),
+    })
+}
+
+fn delta_net(
+    m: &mut Builder<'_>,
+    layer: usize,
+    decl: StateDecl,
+    read: ReadDelta,
+    bufs: &DeltaBufs,
+) -> Result<(), ModelError> {
     let blk = |name: &str| format!("blk.{layer}.{name}");
     let Hyper { dim, norm_eps: eps, .. } = *m.hyper();
-    let StateDecl { n_heads, head_dim, taps, .. } = decl;
-    let values = n_heads * head_dim;
     let DeltaBufs { x, u, z, a, b, o } = *bufs;
     let state = m.state(decl);
 
     let norm = m.rms_norm(&blk("attn_norm"), dim)?;
-    let wu = m.projection(&blk("attn_qkv"), decl.channels(), dim)?;
-    let wz = m.projection(&blk("attn_gate"), values, dim)?;
-    let wa = m.projection(&blk("ssm_alpha"), n_heads, dim)?;
-    let wb = m.projection(&blk("ssm_beta"), n_heads, dim)?;
+    let DeltaWeights { wu, wz, wa, wb, conv, decay, dt, grouped } = read(m, layer, decl)?;
     m.push(format!("{layer}.delta_in"), DeltaIn { x, norm, wu, wz, wa, wb, u, z, a, b });
 
-    let conv = m.flattened(&blk("ssm_conv1d.weight"), decl.channels(), taps)?;
-    let decay = m.vector(&blk("ssm_a"), n_heads)?;
-    let dt = m.vector(&blk("ssm_dt.bias"), n_heads)?;
-    let norm = m.rms_norm(&blk("ssm_norm"), head_dim)?;
-    let grouped = m.has_grouped_values();
+    let norm = m.rms_norm(&blk("ssm_norm"), decl.head_dim)?;
     m.push(
         format!("{layer}.delta"),
         Delta { u, z, a, b, state, conv, decay, dt, eps, norm, grouped, out: o },
     );
 
-    let w = m.projection(&blk("ssm_out"), dim, values)?;
+    let w = m.projection(&blk("ssm_out"), dim, decl.n_heads * decl.head_dim)?;
     m.push(format!("{layer}.delta_out"), ProjAdd::plain(o, w, x));
     Ok(())
 }

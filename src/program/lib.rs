@@ -134,7 +134,7 @@ pub struct StateDecl {
 
 impl StateDecl {
     /// Head dimensions are multiples of this.
-    pub const HEAD_DIM_STEP: usize = 32;
+    pub const HEAD_DIM_STEP: usize = 16;
     /// Maximum number of rows that a convolution reads.
     pub const MAX_TAPS: usize = 8;
 

@@ -24,7 +24,12 @@ fn recurs(layer: usize) -> bool {
 
 /// Elements of a head that RoPE rotates.
 fn rope_dims(spec: &Spec) -> usize {
-    if let Family::Qwen35 { .. } = spec.family { (spec.head_dim / 4).max(2) } else { spec.head_dim }
+    match spec.family {
+        Family::Qwen35 { .. } | Family::Qwen3Next { .. } => (spec.head_dim / 4).max(2),
+        Family::Glm4 => spec.head_dim / 2,
+        Family::Phi3 { rope_dims, .. } => rope_dims,
+        _ => spec.head_dim,
+    }
 }
 
 /// The same keys as in published files.
@@ -59,12 +64,24 @@ pub(super) fn metadata(spec: &Spec) -> Metadata {
         if !matches!(spec.family, Family::Mixtral { .. }) {
             set("expert_feed_forward_length", spec.ffn_dim);
         }
-        if let Family::Qwen35 { .. } = spec.family {
+        if spec.family.delta_net().is_some() {
             set("expert_shared_feed_forward_length", spec.ffn_dim);
         }
     }
     if let Family::Gemma3 { window } | Family::GptOss { window, .. } = spec.family {
         out.set(format!("{architecture}.attention.sliding_window"), window as u32);
+    }
+    if let Some([n_key_heads, n_value_heads, state_dim]) = spec.family.delta_net() {
+        let mut set = |key: &str, value: usize| out.set(format!("{architecture}.{key}"), value as u32);
+        set("full_attention_interval", PERIOD);
+        let recurs: Vec<Value> = (0..spec.n_layers).map(|layer| Value::Bool(recurs(layer))).collect();
+        let listed = Array::from_values(ValueType::Bool, &recurs);
+        set("ssm.conv_kernel", TAPS);
+        set("ssm.state_size", state_dim);
+        set("ssm.group_count", n_key_heads);
+        set("ssm.time_step_rank", n_value_heads);
+        set("ssm.inner_size", n_value_heads * state_dim);
+        out.set(format!("{architecture}.attention.recurrent_layers"), listed);
     }
     match spec.family {
         Family::MiniCpm => {
@@ -73,18 +90,21 @@ pub(super) fn metadata(spec: &Spec) -> Metadata {
             out.set(format!("{architecture}.residual_scale"), 1.4 / (spec.n_layers as f32).sqrt());
             out.set(format!("{architecture}.logit_scale"), spec.dim as f32 / 256.0);
         }
-        Family::Qwen35 { n_key_heads, n_value_heads, state_dim, .. } => {
-            let mut set = |key: &str, value: usize| out.set(format!("{architecture}.{key}"), value as u32);
-            set("full_attention_interval", PERIOD);
-            let recurs: Vec<Value> = (0..spec.n_layers).map(|layer| Value::Bool(recurs(layer))).collect();
-            let listed = Array::from_values(ValueType::Bool, &recurs);
-            set("ssm.conv_kernel", TAPS);
-            set("ssm.state_size", state_dim);
-            set("ssm.group_count", n_key_heads);
-            set("ssm.time_step_rank", n_value_heads);
-            set("ssm.inner_size", n_value_heads * state_dim);
+        Family::Granite { scores, logits } => {
+            out.set(format!("{architecture}.attention.scale"), 1.0 / scores as f32);
+            // As in the published models.
+            out.set(format!("{architecture}.embedding_scale"), 12.0_f32);
+            out.set(format!("{architecture}.residual_scale"), 0.22_f32);
+            out.set(format!("{architecture}.logit_scale"), logits as f32);
+        }
+        Family::Phi3 { original_ctx: Some(original), .. } => {
+            out.set(format!("{architecture}.rope.scaling.original_context_length"), original as u32);
+            let extension = spec.n_ctx as f32 / original as f32;
+            let factor = (1.0 + extension.ln() / (original as f32).ln()).sqrt();
+            out.set(format!("{architecture}.rope.scaling.attn_factor"), factor);
+        }
+        Family::Qwen35 { .. } => {
             // The sections of a multimodal model, which take the pairs in turn; for text they have no effect.
-            out.set(format!("{architecture}.attention.recurrent_layers"), listed);
             let section = (rope_dims(spec) / 2).div_ceil(3) as i32;
             let sections = Array::from_i32s([section, section, section, 0]);
             out.set(format!("{architecture}.rope.dimension_sections"), sections);
@@ -146,10 +166,18 @@ pub(super) fn tensors(spec: &Spec) -> Vec<Tensor> {
         out.vector("token_types.weight", &[TOKEN_TYPES, spec.dim], of_rows);
         out.norm("token_embd_norm", spec.dim);
     }
+    if let Family::Phi3 { rope_dims, original_ctx: Some(_) } = spec.family {
+        for (name, most) in [("long", 64.0), ("short", 2.0)] {
+            let name = format!("rope_factors_{name}.weight");
+            out.vector(&name, &[rope_dims / 2], Fill::Between(1.0, most));
+        }
+    }
     for layer in 0..spec.n_layers {
         match spec.family {
-            Family::Qwen35 { .. } => out.hybrid_block(&format!("blk.{layer}"), recurs(layer)),
             Family::Bert => out.encoder_block(&format!("blk.{layer}")),
+            family if family.delta_net().is_some() => {
+                out.hybrid_block(&format!("blk.{layer}"), recurs(layer));
+            }
             _ => out.block(&format!("blk.{layer}")),
         }
     }
@@ -175,10 +203,11 @@ impl Tensors<'_> {
         let Spec { family, dim, ffn_dim, n_heads, n_kv_heads, head_dim, .. } = *self.spec;
         let (q_dim, kv_dim) = (n_heads * head_dim, n_kv_heads * head_dim);
         let sub_norms = family == Family::BitNet;
-        let post_norms = matches!(family, Family::Gemma3 { .. });
+        let post_norms = matches!(family, Family::Gemma3 { .. } | Family::Glm4);
+        let fused_gate = matches!(family, Family::Glm4 | Family::Phi3 { .. });
         self.norm(&format!("{blk}.attn_norm"), dim);
-        if family == Family::Gpt2 {
-            self.linear(&format!("{blk}.attn_qkv"), 3 * dim, dim);
+        if matches!(family, Family::Gpt2 | Family::Phi3 { .. }) {
+            self.linear(&format!("{blk}.attn_qkv"), q_dim + 2 * kv_dim, dim);
         } else {
             self.linear(&format!("{blk}.attn_q"), q_dim, dim);
             self.linear(&format!("{blk}.attn_k"), kv_dim, dim);
@@ -213,10 +242,10 @@ impl Tensors<'_> {
             }
             return;
         }
-        if family != Family::Gpt2 {
+        if family != Family::Gpt2 && !fused_gate {
             self.linear(&format!("{blk}.ffn_gate"), ffn_dim, dim);
         }
-        self.linear(&format!("{blk}.ffn_up"), ffn_dim, dim);
+        self.linear(&format!("{blk}.ffn_up"), if fused_gate { 2 * ffn_dim } else { ffn_dim }, dim);
         if sub_norms {
             self.norm(&format!("{blk}.ffn_sub_norm"), ffn_dim);
         }
@@ -241,15 +270,20 @@ impl Tensors<'_> {
     /// A block with a delta net if it recurs, or else with gated attention.
     fn hybrid_block(&mut self, blk: &str, recurs: bool) {
         let Spec { family, dim, ffn_dim, n_heads, n_kv_heads, head_dim, .. } = *self.spec;
-        let Family::Qwen35 { n_key_heads, n_value_heads, state_dim, experts } = family else { return };
+        let Some([n_key_heads, n_value_heads, state_dim]) = family.delta_net() else { return };
+        let experts = family.experts();
         self.norm(&format!("{blk}.attn_norm"), dim);
         if recurs {
             let values = n_value_heads * state_dim;
             let channels = 2 * n_key_heads * state_dim + values;
             self.linear(&format!("{blk}.attn_qkv"), channels, dim);
             self.linear(&format!("{blk}.attn_gate"), values, dim);
-            self.linear(&format!("{blk}.ssm_alpha"), n_value_heads, dim);
-            self.linear(&format!("{blk}.ssm_beta"), n_value_heads, dim);
+            if let Family::Qwen3Next { .. } = family {
+                self.linear(&format!("{blk}.ssm_ba"), 2 * n_value_heads, dim);
+            } else {
+                self.linear(&format!("{blk}.ssm_alpha"), n_value_heads, dim);
+                self.linear(&format!("{blk}.ssm_beta"), n_value_heads, dim);
+            }
             self.vector(&format!("{blk}.ssm_conv1d.weight"), &[channels, TAPS], Fill::Dense(0.5));
             // Some heads forget within a few tokens, others hardly at all.
             self.vector(&format!("{blk}.ssm_a"), &[n_value_heads], Fill::Between(-8.0, -0.25));
@@ -315,7 +349,7 @@ impl Tensors<'_> {
         let of_attention = || ["attn_q", "attn_k", "attn_v"].iter().any(|part| name.ends_with(part));
         let has_one = match self.spec.family {
             Family::Gpt2 | Family::Bert => true,
-            Family::Qwen2 => of_attention(),
+            Family::Qwen2 | Family::Glm4 => of_attention(),
             Family::GptOss { .. } => !name.ends_with("_norm"),
             _ => false,
         };

@@ -20,6 +20,22 @@ pub enum Family {
     },
     /// `minicpm`: Llama's tensors, with factors that depend on the shape.
     MiniCpm,
+    /// `granite`: Llama's tensors, with factors.
+    Granite {
+        /// Divisor of the attention scores.
+        scores: usize,
+        /// Divisor of the logits.
+        logits: usize,
+    },
+    /// `glm4`: biases on queries, keys and values, norms after the projections, gate and up in one tensor.
+    Glm4,
+    /// `phi3`: queries, keys and values in one tensor, gate and up in another.
+    Phi3 {
+        /// Elements of a head that RoPE rotates.
+        rope_dims: usize,
+        /// Original context of a model with tables of RoPE factors.
+        original_ctx: Option<usize>,
+    },
     /// `gpt2`: LayerNorm, biases, learned positions.
     Gpt2,
     /// `bert`: an encoder, with biases, learned positions, token types, and a classifier of one label.
@@ -49,6 +65,19 @@ pub enum Family {
         /// Number of experts per layer, and number used per row.
         experts: Option<(usize, usize)>,
     },
+    /// `qwen3next`: likewise with experts, and value heads grouped by key head.
+    Qwen3Next {
+        /// Number of query and key heads of the delta net.
+        n_key_heads: usize,
+        /// Number of its value heads, a multiple of those.
+        n_value_heads: usize,
+        /// Its head dimension.
+        state_dim: usize,
+        /// Number of experts per layer.
+        n_experts: usize,
+        /// Number of experts used per row.
+        n_used: usize,
+    },
     /// `gemma3`: norms over heads, norms after the projections, sliding windows.
     Gemma3 {
         /// Window of most layers, in positions.
@@ -73,6 +102,9 @@ impl Family {
             Self::BitNet => "bitnet-b1.58",
             Self::Llama | Self::Mixtral { .. } => "llama",
             Self::MiniCpm => "minicpm",
+            Self::Granite { .. } => "granite",
+            Self::Glm4 => "glm4",
+            Self::Phi3 { .. } => "phi3",
             Self::Gpt2 => "gpt2",
             Self::Bert => "bert",
             Self::Qwen2 => "qwen2",
@@ -80,6 +112,7 @@ impl Family {
             Self::Qwen3Moe { .. } => "qwen3moe",
             Self::Qwen35 { experts: None, .. } => "qwen35",
             Self::Qwen35 { .. } => "qwen35moe",
+            Self::Qwen3Next { .. } => "qwen3next",
             Self::Gemma3 { .. } => "gemma3",
             Self::GptOss { .. } => "gpt-oss",
         }
@@ -90,8 +123,20 @@ impl Family {
         match self {
             Self::Mixtral { n_experts, n_used }
             | Self::Qwen3Moe { n_experts, n_used }
+            | Self::Qwen3Next { n_experts, n_used, .. }
             | Self::GptOss { n_experts, n_used, .. } => Some((n_experts, n_used)),
             Self::Qwen35 { experts, .. } => experts,
+            _ => None,
+        }
+    }
+
+    /// Key heads, value heads and head dimension of the delta nets, if the family has them.
+    pub(super) fn delta_net(self) -> Option<[usize; 3]> {
+        match self {
+            Self::Qwen35 { n_key_heads, n_value_heads, state_dim, .. }
+            | Self::Qwen3Next { n_key_heads, n_value_heads, state_dim, .. } => {
+                Some([n_key_heads, n_value_heads, state_dim])
+            }
             _ => None,
         }
     }
@@ -104,6 +149,7 @@ impl Family {
                 | Self::BitNetEmbedding
                 | Self::Qwen3Moe { .. }
                 | Self::Qwen35 { .. }
+                | Self::Qwen3Next { .. }
                 | Self::Gemma3 { .. }
         )
     }
@@ -448,6 +494,23 @@ pub static PRESETS: &[Preset] = &[
         ..QWEN_35
     },
     Preset {
+        name: "qwen3-next-80b-a3b",
+        about: "Qwen/Qwen3-Next-80B-A3B-Instruct",
+        family: Family::Qwen3Next {
+            n_key_heads: 16,
+            n_value_heads: 32,
+            state_dim: 128,
+            n_experts: 512,
+            n_used: 10,
+        },
+        size: [48, 2048, 512],
+        heads: [16, 2, 256],
+        n_ctx: 262_144,
+        rope_base: 10_000_000.0,
+        tied: false,
+        ..QWEN_3
+    },
+    Preset {
         name: "qwen3moe-small",
         about: "Qwen/Qwen3-30B-A3B with a quarter of its layers, half its width, 16 of its 128 experts",
         family: Family::Qwen3Moe { n_experts: 16, n_used: 4 },
@@ -498,6 +561,55 @@ pub static PRESETS: &[Preset] = &[
         n_vocab: 122_753,
         n_ctx: 4096,
         rope_base: 10_000.0,
+        ..LLAMA_3
+    },
+    Preset {
+        name: "granite-4.0-micro",
+        about: "ibm-granite/granite-4.0-micro",
+        family: Family::Granite { scores: 64, logits: 10 },
+        size: [40, 2560, 8192],
+        heads: [40, 8, 64],
+        n_vocab: 100_352,
+        rope_base: 10_000_000.0,
+        pre: Some("dbrx"),
+        ..LLAMA_3
+    },
+    Preset {
+        name: "glm-4-9b",
+        about: "THUDM/GLM-4-9B-0414",
+        family: Family::Glm4,
+        size: [40, 4096, 13_696],
+        heads: [32, 2, 128],
+        n_vocab: 151_552,
+        n_ctx: 32_768,
+        rope_base: 10_000.0,
+        norm_eps: 1.562_5e-7,
+        tied: false,
+        pre: Some("glm4"),
+        ..LLAMA_3
+    },
+    Preset {
+        name: "phi-4",
+        about: "microsoft/phi-4",
+        family: Family::Phi3 { rope_dims: 128, original_ctx: None },
+        size: [40, 5120, 17_920],
+        heads: [40, 10, 128],
+        n_vocab: 100_352,
+        n_ctx: 16_384,
+        rope_base: 250_000.0,
+        tied: false,
+        pre: Some("dbrx"),
+        ..LLAMA_3
+    },
+    Preset {
+        name: "phi-4-mini",
+        about: "microsoft/Phi-4-mini-instruct",
+        family: Family::Phi3 { rope_dims: 96, original_ctx: Some(4096) },
+        size: [32, 3072, 8192],
+        heads: [24, 8, 128],
+        n_vocab: 200_064,
+        rope_base: 10_000.0,
+        pre: Some("gpt-4o"),
         ..LLAMA_3
     },
     Preset {
@@ -605,7 +717,7 @@ impl Spec {
                 "GPT-2 and BERT have equal numbers of heads and KV heads, which fill the width".into(),
             );
         }
-        if let Family::Qwen35 { n_key_heads, n_value_heads, state_dim, .. } = self.family {
+        if let Some([n_key_heads, n_value_heads, state_dim]) = self.family.delta_net() {
             let counts = 1..=Self::MAX_COUNT;
             if ![n_key_heads, n_value_heads, state_dim].iter().all(|count| counts.contains(count)) {
                 return refuse("Spec::family", format!("{:?}", self.family));

@@ -118,8 +118,16 @@ fn delta_nets() {
 #[test]
 #[ignore = "thorough: scripts/test --all"]
 fn delta_nets_of_other_shapes() {
-    let shapes =
-        [(4, 2, 64, 4), (6, 2, 128, 4), (1, 1, 32, 2), (2, 2, 160, 8), (3, 1, 96, 3), (5, 5, 128, 4)];
+    let shapes = [
+        (4, 2, 64, 4),
+        (6, 2, 128, 4),
+        (1, 1, 32, 2),
+        (2, 2, 160, 8),
+        (3, 1, 96, 3),
+        (5, 5, 128, 4),
+        (4, 2, 16, 4),
+        (2, 1, 48, 4),
+    ];
     check(backends, &shapes);
 }
 

@@ -189,3 +189,25 @@ fn differing_blocks_are_refused_if_unsupported() {
         "{message}"
     );
 }
+
+/// The maximum context selects the table of RoPE factors.
+#[test]
+fn context_selects_the_rope_factors() {
+    let path = in_tree("phi3", "tiny/phi3.gguf");
+    let gguf = Gguf::open(&path).expect("a golden file");
+    let f32s = ggml_types::kv_by_name("f32").expect("a codec");
+    let limits =
+        Limits { rows: 8, outputs: 1, seqs: 1, pages: 4, exact_pages: 0, sliding_pages: 0, states: 0 };
+    for (n_ctx, table) in [(16, "short"), (17, "long")] {
+        let options = Options { n_ctx, ..Options::new(limits, f32s, f32s) };
+        let model = Model::build(&gguf, model::hyper(&gguf).expect("a model"), &options).expect("a model");
+        let rope = &model.program.ropes[0];
+        let info = gguf.find(&format!("rope_factors_{table}.weight")).expect("a table");
+        let bytes = gguf.raw_bytes(info).expect("its bytes");
+        for (pair, bytes) in bytes.as_chunks().0.iter().enumerate() {
+            let want = 5000_f64.powf(-2.0 * pair as f64 / 8.0) / f64::from(f32::from_le_bytes(*bytes));
+            assert!((rope.inv_freq[pair] / want - 1.0).abs() < 1e-9, "{table}, pair {pair}");
+        }
+        assert_eq!((rope.inv_freq.len(), rope.magnitude), (4, 1.2));
+    }
+}

@@ -76,4 +76,9 @@ impl Npy {
         assert_eq!(self.dtype, "<f4");
         self.bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
     }
+
+    pub fn i64s(&self) -> Vec<i64> {
+        assert_eq!(self.dtype, "<i8");
+        self.bytes.as_chunks().0.iter().map(|bytes| i64::from_le_bytes(*bytes)).collect()
+    }
 }

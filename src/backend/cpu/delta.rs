@@ -1,15 +1,15 @@
 //! A gated delta net: convolution, recurrence, gated norm.
 //!
 //! The rows of a sequence are sequential, so tasks are split by head: each owns [`COLUMNS`] elements of a
-//! head's values, and the matching part of the state. A row's output does not depend, to the bit, on how the
-//! rows of its sequence are divided into steps.
+//! head's values (half as many in heads of other lengths), and the matching part of the state. A row's output
+//! does not depend, to the bit, on how the rows of its sequence are divided into steps.
 
 use std::ops::Range;
 
 use super::cx::Cx;
 use super::pool::Grid;
 use super::scratch::delta::Scratch;
-use sterna_cpu_kernels::real::{COLUMNS, DeltaRow, RealKernels, exp};
+use sterna_cpu_kernels::real::{COLUMNS, DeltaRow, HALF_COLUMNS, RealKernels, exp};
 use sterna_program::{Act, Delta, StateDecl};
 
 pub fn run(cx: &mut Cx<'_>, s: &Delta) {
@@ -55,7 +55,8 @@ pub fn run(cx: &mut Cx<'_>, s: &Delta) {
     let [a, b] = [a, b].map(|buf| cx.bufs[buf].rows(n));
     let grid = Grid::new(&mut *values, value_cols);
     let matrices = &mut states.matrices;
-    pool.tiles_and_pieces(runs, grid, COLUMNS, matrices, head_dim * COLUMNS, |_, mut tile, state| {
+    let elems = if head_dim.is_multiple_of(COLUMNS) { COLUMNS } else { HALF_COLUMNS };
+    pool.tiles_and_pieces(runs, grid, elems, matrices, head_dim * elems, |_, mut tile, state| {
         let head = tile.cols().start / head_dim;
         for row in tile.rows() {
             let of_row = &keys[row * key_cols..][..key_cols];

@@ -11,7 +11,8 @@ use sterna_program::{Limits, StateDecl, Step};
 /// One layer's states.
 pub struct States {
     pub decl: StateDecl,
-    /// `[slots, n_heads, head_dim / COLUMNS, head_dim, COLUMNS]`: the matrices `S`, transposed.
+    /// `[slots, n_heads, head_dim / n, head_dim, n]`: the matrices `S`, transposed. `n` is `COLUMNS`, or
+    /// `HALF_COLUMNS` for other head lengths.
     pub matrices: Aligned<f32>,
     /// `[slots, taps - 1, channels]`: the last inputs of the convolution, which it reads again.
     pub tails: Aligned<f32>,

@@ -6,7 +6,9 @@ use std::collections::BTreeMap;
 use std::fs;
 
 use serde_json::{Value as Json, json};
-use sterna::gguf::Gguf;
+use sterna::gguf::{FileTensor, Gguf};
+use sterna::model::{self, Model, Options};
+use sterna::program::Limits;
 use support::golden;
 
 use super::folder::{Folder, Raw, llama, numbers};
@@ -26,6 +28,14 @@ fn tokenizer() -> Option<Json> {
 
 /// Converts the folder, and compares tensors bit for bit, and the keys of the architecture.
 fn assert_round_trip(folder: &Folder, gguf: &Gguf) {
+    let architecture = gguf.metadata().str("general.architecture").unwrap().unwrap();
+    let theirs = |key: &&str| key.starts_with(architecture);
+    let n = |gguf: &Gguf| gguf.metadata().iter().map(|(key, _)| key).filter(theirs).count();
+    assert_eq!(n(&assert_has_all(folder, gguf)), n(gguf));
+}
+
+/// Likewise, but the converted file may have more keys.
+fn assert_has_all(folder: &Folder, gguf: &Gguf) -> Gguf {
     let dir = folder.write();
     let (ours, ..) = convert(dir.path(), &to("f16")).unwrap();
     assert_eq!(ours.tensors().len(), gguf.tensors().len());
@@ -38,9 +48,7 @@ fn assert_round_trip(folder: &Folder, gguf: &Gguf) {
     for (key, value) in gguf.metadata().iter().filter(|(key, _)| key.starts_with(architecture)) {
         assert_eq!(ours.metadata().get(key), Some(value), "{key}");
     }
-    let theirs = |key: &&str| key.starts_with(architecture);
-    let n = |gguf: &Gguf| gguf.metadata().iter().map(|(key, _)| key).filter(theirs).count();
-    assert_eq!(n(&ours), n(gguf));
+    ours
 }
 
 const ATTENTION: [(&str, &str); 4] =
@@ -208,21 +216,269 @@ fn qwen3moe_round_trips() {
     assert!(said.contains("experts.3.up_proj.weight") && said.contains("missing"), "{said}");
 }
 
-/// SmolLM3 has Llama's tensors. The file does not store which layers have no RoPE.
-#[test]
-fn smollm3_is_written_like_llama() {
-    let written = |folder: &Folder| convert(folder.write().path(), &to("f16")).map(|(gguf, ..)| gguf);
-    let mut folder = llama();
-    let of_llama = written(&folder).unwrap();
-    folder.config["architectures"] = json!(["SmolLM3ForCausalLM"]);
-    folder.config["no_rope_layers"] = json!([1]);
-    let gguf = written(&folder).unwrap();
-    assert_eq!(gguf.metadata().str("general.architecture").unwrap(), Some("smollm3"));
+/// The converted folder, whose tensors are Llama's.
+fn like_llama(folder: &Folder, architecture: &str) -> Gguf {
+    let (of_llama, ..) = convert(llama().write().path(), &to("f16")).unwrap();
+    let (gguf, ..) = convert(folder.write().path(), &to("f16")).unwrap();
+    assert_eq!(gguf.metadata().str("general.architecture").unwrap(), Some(architecture));
     for want in of_llama.tensors() {
         let got = gguf.find(&want.name).unwrap();
         assert!(gguf.raw_bytes(got).unwrap() == of_llama.raw_bytes(want).unwrap(), "{}", want.name);
     }
+    gguf
+}
+
+/// SmolLM3 has Llama's tensors. The file does not store which layers have no RoPE.
+#[test]
+fn smollm3_is_written_like_llama() {
+    let mut folder = llama();
+    folder.config["architectures"] = json!(["SmolLM3ForCausalLM"]);
+    folder.config["no_rope_layers"] = json!([1]);
+    like_llama(&folder, "smollm3");
     folder.config["no_rope_layers"] = json!([0]);
-    let said = written(&folder).unwrap_err().to_string();
+    let said = convert(folder.write().path(), &to("f16")).unwrap_err().to_string();
     assert!(said.contains("no_rope_layers") && said.contains("every fourth layer"), "{said}");
+}
+
+/// Granite has Llama's tensors and four factors, which are 1 unless given.
+#[test]
+fn granite_is_written_like_llama() {
+    let mut folder = llama();
+    folder.config["architectures"] = json!(["GraniteForCausalLM"]);
+    folder.config["attention_multiplier"] = json!(0.25);
+    folder.config["embedding_multiplier"] = json!(12);
+    folder.config["residual_multiplier"] = json!(0.5);
+    let gguf = like_llama(&folder, "granite");
+    for (key, want) in
+        [("attention.scale", 0.25), ("embedding_scale", 12.0), ("residual_scale", 0.5), ("logit_scale", 1.0)]
+    {
+        assert_eq!(gguf.metadata().f32(&format!("granite.{key}")).unwrap(), Some(want), "{key}");
+    }
+    folder.config["logits_scaling"] = json!(0);
+    let said = convert(folder.write().path(), &to("f16")).unwrap_err().to_string();
+    assert!(said.contains("logits_scaling"), "{said}");
+}
+
+/// A checkpoint of the golden file's tensors, under the names of its architecture in layers.
+fn renamed(gguf: &Gguf, names: &[(&str, &str)]) -> BTreeMap<String, Raw> {
+    let globals =
+        [("model.embed_tokens", "token_embd"), ("model.norm", "output_norm"), ("lm_head", "output")];
+    let globals = globals.map(|(to, from)| (format!("{to}.weight"), format!("{from}.weight")));
+    let n_layers = gguf.tensors().iter().filter(|info| info.name.ends_with(".attn_norm.weight")).count();
+    let layers = (0..n_layers).flat_map(|layer| {
+        let name = move |(to, from): &(&str, &str)| {
+            (format!("model.layers.{layer}.{to}"), format!("blk.{layer}.{from}"))
+        };
+        names.iter().map(name)
+    });
+    let all = globals.into_iter().chain(layers);
+    all.map(|(to, from)| (to, raw(gguf, &from))).collect()
+}
+
+#[test]
+fn glm4_round_trips() {
+    let (Some(path), Some(tokenizer)) = (golden("glm4/tiny-f16.gguf"), tokenizer()) else { return };
+    let gguf = Gguf::open(&path).unwrap();
+    let tensors = renamed(
+        &gguf,
+        &[
+            ("input_layernorm.weight", "attn_norm.weight"),
+            ("post_self_attn_layernorm.weight", "post_attention_norm.weight"),
+            ("post_attention_layernorm.weight", "ffn_norm.weight"),
+            ("post_mlp_layernorm.weight", "post_ffw_norm.weight"),
+            ("self_attn.q_proj.weight", "attn_q.weight"),
+            ("self_attn.q_proj.bias", "attn_q.bias"),
+            ("self_attn.k_proj.weight", "attn_k.weight"),
+            ("self_attn.k_proj.bias", "attn_k.bias"),
+            ("self_attn.v_proj.weight", "attn_v.weight"),
+            ("self_attn.v_proj.bias", "attn_v.bias"),
+            ("self_attn.o_proj.weight", "attn_output.weight"),
+            ("mlp.gate_up_proj.weight", "ffn_up.weight"),
+            ("mlp.down_proj.weight", "ffn_down.weight"),
+        ],
+    );
+    let config = json!({
+        "architectures": ["Glm4ForCausalLM"], "hidden_size": 64, "intermediate_size": 128, "head_dim": 32,
+        "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2, "hidden_act": "silu",
+        "max_position_embeddings": 1024, "rope_theta": 10000.0, "rms_norm_eps": 1e-5,
+        "partial_rotary_factor": 0.5, "tie_word_embeddings": false,
+    });
+    let mut folder = Folder { config, tokenizer, tensors };
+    assert_has_all(&folder, &gguf);
+    // The spelling of transformers 5.
+    let config = folder.config.as_object_mut().unwrap();
+    config.remove("rope_theta");
+    config.remove("partial_rotary_factor");
+    folder.config["rope_parameters"] =
+        json!({"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5});
+    assert_has_all(&folder, &gguf);
+    folder.config["rope_parameters"]["partial_rotary_factor"] = json!(0.1);
+    let said = convert(folder.write().path(), &to("f16")).unwrap_err().to_string();
+    assert!(said.contains("partial_rotary_factor") && said.contains("heads of 32"), "{said}");
+}
+
+#[test]
+fn phi3_round_trips() {
+    let (Some(path), Some(tokenizer)) = (golden("phi3/tiny-f16.gguf"), tokenizer()) else { return };
+    let gguf = Gguf::open(&path).unwrap();
+    let tensors = renamed(
+        &gguf,
+        &[
+            ("input_layernorm.weight", "attn_norm.weight"),
+            ("post_attention_layernorm.weight", "ffn_norm.weight"),
+            ("self_attn.qkv_proj.weight", "attn_qkv.weight"),
+            ("self_attn.o_proj.weight", "attn_output.weight"),
+            ("mlp.gate_up_proj.weight", "ffn_up.weight"),
+            ("mlp.down_proj.weight", "ffn_down.weight"),
+        ],
+    );
+    let tables = |type_: &str, n: usize| json!({"type": type_, "short_factor": vec![1.5; n], "long_factor": vec![3.0; n]});
+    let config = json!({
+        "architectures": ["Phi3ForCausalLM"], "hidden_size": 64, "intermediate_size": 128,
+        "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "hidden_act": "silu",
+        "max_position_embeddings": 1024, "rope_theta": 10000.0, "tie_word_embeddings": false,
+        "original_max_position_embeddings": 256, "rope_scaling": tables("longrope", 8),
+    });
+    let mut folder = Folder { config, tokenizer, tensors };
+    for type_ in ["longrope", "su"] {
+        folder.config["rope_scaling"] = tables(type_, 8);
+        let (ours, ..) = convert(folder.write().path(), &to("f16")).unwrap();
+        assert_eq!(values(&ours, "rope_factors_short.weight"), [1.5; 8]);
+        assert_eq!(values(&ours, "rope_factors_long.weight"), [3.0; 8]);
+        let key = |key: &str| ours.metadata().get(&format!("phi3.rope.scaling.{key}")).cloned();
+        assert_eq!(key("original_context_length"), Some(256_u32.into()));
+        // The square root of 1 + ln 4 / ln 256.
+        assert_eq!(key("attn_factor"), Some(1.25_f32.sqrt().into()));
+        assert_eq!(key("type"), None);
+    }
+    folder.config["rope_scaling"] = tables("longrope", 7);
+    let said = convert(folder.write().path(), &to("f16")).unwrap_err().to_string();
+    assert!(said.contains("rope_scaling") && said.contains("tables of 8 factors"), "{said}");
+    folder.config.as_object_mut().unwrap().remove("rope_scaling");
+    let (ours, ..) = convert(folder.write().path(), &to("f16")).unwrap();
+    for want in gguf.tensors() {
+        let got = ours.find(&want.name).unwrap();
+        assert!(ours.raw_bytes(got).unwrap() == gguf.raw_bytes(want).unwrap(), "{}", want.name);
+    }
+    let mut of_llama = llama();
+    of_llama.config["rope_scaling"] = tables("longrope", 2);
+    of_llama.config["original_max_position_embeddings"] = json!(16);
+    let said = convert(of_llama.write().path(), &to("f16")).unwrap_err().to_string();
+    assert!(said.contains("no longrope in architecture llama"), "{said}");
+}
+
+/// All weights of the program, in order.
+fn weights(gguf: &Gguf) -> Vec<(String, Vec<u8>)> {
+    let f32s = ggml_types::kv_by_name("f32").unwrap();
+    let limits =
+        Limits { rows: 8, outputs: 1, seqs: 1, pages: 4, exact_pages: 0, sliding_pages: 0, states: 1 };
+    let hyper = model::hyper(gguf).unwrap();
+    let model = Model::build(gguf, hyper, &Options::new(limits, f32s, f32s)).unwrap();
+    let bytes = |weight: &FileTensor| weight.read().unwrap().bytes.to_vec();
+    model.weights.iter().map(|weight| (weight.name.clone(), bytes(weight))).collect()
+}
+
+/// The inputs of a delta net are one tensor in checkpoints and two in the golden file; the model's weights
+/// are the same.
+#[test]
+fn qwen3next_has_the_same_weights() {
+    let (Some(path), Some(tokenizer)) = (golden("qwen3next/tiny-f16.gguf"), tokenizer()) else { return };
+    let gguf = Gguf::open(&path).unwrap();
+    let mut tensors = BTreeMap::new();
+    let mut add = |name: String, raw: Raw| drop(tensors.insert(name, raw));
+    let norm = |name: &str| {
+        let values: Vec<f32> = values(&gguf, name).iter().map(|value| value - 1.0).collect();
+        Raw::f32s(&[values.len()], &values)
+    };
+    add("model.embed_tokens.weight".into(), raw(&gguf, "token_embd.weight"));
+    add("model.norm.weight".into(), norm("output_norm.weight"));
+    add("lm_head.weight".into(), raw(&gguf, "output.weight"));
+    let (dim, keys, each, head) = (64, 2, 2, 16);
+    for layer in 0..4 {
+        let (to, from) = (format!("model.layers.{layer}."), format!("blk.{layer}."));
+        let of = |name: &str| raw(&gguf, &format!("{from}{name}"));
+        let mut layer_norms =
+            vec![("input_layernorm", "attn_norm"), ("post_attention_layernorm", "post_attention_norm")];
+        if layer == 3 {
+            layer_norms.extend([("self_attn.q_norm", "attn_q_norm"), ("self_attn.k_norm", "attn_k_norm")]);
+            for (name, ours) in ATTENTION {
+                add(format!("{to}self_attn.{name}.weight"), of(&format!("{ours}.weight")));
+            }
+        } else {
+            let (qkv, z) = (of("attn_qkv.weight").bytes, of("attn_gate.weight").bytes);
+            let rows = |bytes: &[u8], at: usize, n: usize| bytes[at * dim * 2..][..n * dim * 2].to_vec();
+            let per_key = (0..keys).flat_map(|key| {
+                let values = 2 * keys * head + key * each * head;
+                [
+                    rows(&qkv, key * head, head),
+                    rows(&qkv, (keys + key) * head, head),
+                    rows(&qkv, values, each * head),
+                    rows(&z, key * each * head, each * head),
+                ]
+            });
+            let bytes = per_key.collect::<Vec<_>>().concat();
+            let shape = vec![bytes.len() / dim / 2, dim];
+            add(format!("{to}linear_attn.in_proj_qkvz.weight"), Raw { dtype: "F16".into(), shape, bytes });
+            for (name, ours) in [
+                ("in_proj_ba.weight", "ssm_ba.weight"),
+                ("dt_bias", "ssm_dt.bias"),
+                ("norm.weight", "ssm_norm.weight"),
+                ("out_proj.weight", "ssm_out.weight"),
+            ] {
+                add(format!("{to}linear_attn.{name}"), of(ours));
+            }
+            let mut taps = of("ssm_conv1d.weight");
+            taps.shape.insert(1, 1);
+            add(format!("{to}linear_attn.conv1d.weight"), taps);
+            let decay = values(&gguf, &format!("{from}ssm_a"));
+            let logs: Vec<f32> = decay.iter().map(|a| f64::from(-a).ln() as f32).collect();
+            add(format!("{to}linear_attn.A_log"), Raw::f32s(&[logs.len()], &logs));
+        }
+        for (name, ours) in layer_norms {
+            add(format!("{to}{name}.weight"), norm(&format!("{from}{ours}.weight")));
+        }
+        add(format!("{to}mlp.gate.weight"), of("ffn_gate_inp.weight"));
+        add(format!("{to}mlp.shared_expert_gate.weight"), of("ffn_gate_inp_shexp.weight"));
+        for name in ["gate", "up", "down"] {
+            let shared = of(&format!("ffn_{name}_shexp.weight"));
+            add(format!("{to}mlp.shared_expert.{name}_proj.weight"), shared);
+            let all = of(&format!("ffn_{name}_exps.weight"));
+            let (n_experts, shape) = (all.shape[0], all.shape[1..].to_vec());
+            for (expert, bytes) in all.bytes.chunks_exact(all.bytes.len() / n_experts).enumerate() {
+                let one = Raw { dtype: all.dtype.clone(), shape: shape.clone(), bytes: bytes.to_vec() };
+                add(format!("{to}mlp.experts.{expert}.{name}_proj.weight"), one);
+            }
+        }
+    }
+    let config = json!({
+        "architectures": ["Qwen3NextForCausalLM"], "hidden_size": dim, "intermediate_size": 128,
+        "moe_intermediate_size": 32, "shared_expert_intermediate_size": 32, "num_experts": 8,
+        "num_experts_per_tok": 3, "norm_topk_prob": true, "num_hidden_layers": 4, "num_attention_heads": 2,
+        "num_key_value_heads": 1, "head_dim": 32, "linear_num_key_heads": keys,
+        "linear_num_value_heads": keys * each, "linear_key_head_dim": head, "linear_value_head_dim": head,
+        "linear_conv_kernel_dim": 4, "partial_rotary_factor": 0.25, "max_position_embeddings": 1024,
+        "rope_theta": 1e7, "rms_norm_eps": 1e-6, "tie_word_embeddings": false,
+    });
+    let mut folder = Folder { config, tokenizer, tensors };
+    let (ours, ..) = convert(folder.write().path(), &to("f16")).unwrap();
+    for (key, value) in gguf.metadata().iter().filter(|(key, _)| key.starts_with("qwen3next.")) {
+        if !key.ends_with(".recurrent_layers") {
+            assert_eq!(ours.metadata().get(key), Some(value), "{key}");
+        }
+    }
+    let (got, want) = (weights(&ours), weights(&gguf));
+    assert_eq!(got.len(), want.len());
+    for ((got, ours), (want, theirs)) in got.iter().zip(&want) {
+        // 1 was subtracted from norms and added again, and the logarithm of decays was taken.
+        let is_rounded = want.ends_with("norm.weight") || want.ends_with(".ssm_a");
+        let near = |(a, b): (&[u8; 4], &[u8; 4])| {
+            let (a, b) = (f32::from_le_bytes(*a), f32::from_le_bytes(*b));
+            (a - b).abs() <= 1e-6 * b.abs().max(1.0)
+        };
+        let is_near = || ours.as_chunks().0.iter().zip(theirs.as_chunks().0).all(near);
+        assert!(ours == theirs || is_rounded && ours.len() == theirs.len() && is_near(), "{got}, {want}");
+    }
+    folder.config["norm_topk_prob"] = json!(false);
+    let said = convert(folder.write().path(), &to("f16")).unwrap_err().to_string();
+    assert!(said.contains("norm_topk_prob"), "{said}");
 }

@@ -48,8 +48,9 @@ pub struct RealKernels {
     pub gate: fn(act: Act, gate: &[f32], h: &mut [f32]),
     /// `h = h / (1 + exp(-gate))`.
     pub sigmoid_gate: fn(gate: &[f32], h: &mut [f32]),
-    /// One row of a delta net, for [`COLUMNS`] elements of a head's values, which are replaced by the output.
-    /// `state` is `[head_dim, COLUMNS]`, the rows of `S` that belong to these elements, transposed.
+    /// One row of a delta net, for [`COLUMNS`] or [`HALF_COLUMNS`] elements of a head's values, which are
+    /// replaced by the output. `state` is `[head_dim, elements]`, the rows of `S` that belong to these
+    /// elements, transposed.
     ///
     /// Panics if a slice has another length, which is a bug of the caller.
     pub delta: fn(row: DeltaRow<'_>, state: &mut [f32], values: &mut [f32]),
@@ -62,6 +63,9 @@ pub struct RealKernels {
 
 /// Elements of a head's values per call.
 pub const COLUMNS: usize = 32;
+
+/// Elements per call for heads that are not a multiple of [`COLUMNS`].
+pub const HALF_COLUMNS: usize = COLUMNS / 2;
 
 /// One row of a delta net, for one head.
 #[derive(Clone, Copy, Debug)]

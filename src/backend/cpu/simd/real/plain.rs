@@ -4,7 +4,7 @@ use ggml_types::Act;
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 
-use super::{COLUMNS, DeltaRow, Matrices, RealKernels, codes};
+use super::{COLUMNS, DeltaRow, HALF_COLUMNS, Matrices, RealKernels, codes};
 
 /// Number of partial sums of a sum: lane `i` adds every `LANES`-th element from `i` on, and the lanes are
 /// added in order.
@@ -150,21 +150,29 @@ pub(super) fn sigmoid_gate(gate: &[f32], h: &mut [f32]) {
 /// Columns are independent, and each sum goes through the head in order: its bits depend on nothing else.
 #[inline(always)]
 pub(super) fn delta(row: DeltaRow<'_>, state: &mut [f32], values: &mut [f32]) {
+    match values.len() {
+        COLUMNS => delta_of::<COLUMNS>(row, state, values),
+        _ => delta_of::<HALF_COLUMNS>(row, state, values),
+    }
+}
+
+#[inline(always)]
+fn delta_of<const N: usize>(row: DeltaRow<'_>, state: &mut [f32], values: &mut [f32]) {
     let DeltaRow { q, k, decay, strength } = row;
-    let (state, rest) = state.as_chunks_mut::<COLUMNS>();
-    let values: &mut [f32; COLUMNS] = values.try_into().expect("one value per column");
+    let (state, rest) = state.as_chunks_mut::<N>();
+    let values: &mut [f32; N] = values.try_into().expect("one value per column");
     assert!(rest.is_empty() && state.len() == k.len() && q.len() == k.len(), "rows of a head");
-    let mut seen = [0.0; COLUMNS];
+    let mut seen = [0.0; N];
     for (s, k) in state.iter().zip(k) {
         for (seen, s) in seen.iter_mut().zip(s) {
             *seen += k * s;
         }
     }
-    let mut write = [0.0; COLUMNS];
+    let mut write = [0.0; N];
     for ((write, v), seen) in write.iter_mut().zip(&*values).zip(seen) {
         *write = strength * (v - decay * seen);
     }
-    let mut out = [0.0; COLUMNS];
+    let mut out = [0.0; N];
     for ((s, k), q) in state.iter_mut().zip(k).zip(q) {
         for ((s, write), out) in s.iter_mut().zip(&write).zip(&mut out) {
             *s = decay * *s + k * write;
