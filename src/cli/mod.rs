@@ -257,9 +257,9 @@ pub fn in_process(flags: impl IntoIterator<Item = OsString>) -> Result<crate::se
     let command = ["sterna", "serve"].map(OsString::from);
     let args = normalise(command.into_iter().chain(flags));
     let parse_error = |err: clap::Error| {
-        let told = told.to_string();
-        let said = told.split("\n\nUsage:").next().unwrap_or_default();
-        said.strip_prefix("error: ").unwrap_or(said).trim_end().to_owned()
+        let message = err.to_string();
+        let message = message.split("\n\nUsage:").next().unwrap_or_default();
+        message.strip_prefix("error: ").unwrap_or(message).trim_end().to_owned()
     };
     let matches = LineParser::new().matches(args).map_err(parse_error)?;
     let (_, given) = matches.subcommand().expect("`serve` is one");

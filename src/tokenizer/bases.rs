@@ -151,7 +151,7 @@ mod tests {
     use super::*;
 
     fn all(text: &str) -> String {
-        text.chars().flat_map(of).collect()
+        text.chars().flat_map(without_accents).collect()
     }
 
     #[test]
