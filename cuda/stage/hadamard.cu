@@ -4,8 +4,8 @@
 // A block owns a span of a row: HADAMARD_COLS columns, or one longer Hadamard block: x = row, y = span. Of
 // each HADAMARD_COLS columns a thread has four neighbouring ones. Butterflies of columns 1 or 2 apart are
 // within a thread, 4 to 64 apart within a warp, 128 to 512 apart through shared memory, and larger distances
-// within a thread again. Each thread block normalises the row by itself. Without a norm it reads and writes only its
-// own columns, so `to` may be `x`.
+// within a thread again. Each thread block normalises the row by itself. Without a norm it reads and writes
+// only its own columns, so `to` may be `x`.
 #include "../lib/input.cuh"
 
 constexpr uint32_t kHadamardQuads = HADAMARD_MAX_COLS / HADAMARD_COLS;

@@ -177,8 +177,8 @@ impl Rates {
         }
     }
 
-    /// The faster offload for `rows` rows per step, and its rows per second. Decoding has one row per sequence,
-    /// prefill the rows of a chunk.
+    /// The faster offload for `rows` rows per step, and its rows per second. Decoding has one row per
+    /// sequence, prefill the rows of a chunk.
     pub fn best(&self, m: &Matrices, rows: usize) -> (Offload, f64) {
         let [stream, cpu] =
             [Offload::Stream, Offload::Cpu].map(|offload| rows as f64 / self.seconds(offload, m, rows));

@@ -1,5 +1,5 @@
-//! Texts of the command line, as files in `tests/snapshots` that can be read: `--help` of every subcommand, and
-//! the errors of wrong commands.
+//! Texts of the command line, as readable files in `tests/snapshots`: `--help` of every subcommand, and the
+//! errors of wrong commands.
 #![cfg(all(
     target_os = "linux",
     feature = "convert",
@@ -60,7 +60,7 @@ const WRONG: &[&str] = &[
     "run -m empty.gguf",
     "run -m text.gguf",
     "run -m .",
-    "run -hf nobody",
+    "run -hf model",
     "run -hf a/b --offline",
     "run -m a.gguf -hf a/b",
     "run --json-schema {",
@@ -77,7 +77,7 @@ const WRONG: &[&str] = &[
     "serve --ssl-key-file key.pem",
     "serve --slot-save-path missing",
     "pull",
-    "pull nobody",
+    "pull model",
     "pull a/b --offline",
     "rm a/b",
     "bench -p x",

@@ -332,7 +332,10 @@ fn phi3_round_trips() {
             ("mlp.down_proj.weight", "ffn_down.weight"),
         ],
     );
-    let tables = |type_: &str, n: usize| json!({"type": type_, "short_factor": vec![1.5; n], "long_factor": vec![3.0; n]});
+    let tables = |kind: &str, n: usize| {
+        let (short, long) = (vec![1.5; n], vec![3.0; n]);
+        json!({"type": kind, "short_factor": short, "long_factor": long})
+    };
     let config = json!({
         "architectures": ["Phi3ForCausalLM"], "hidden_size": 64, "intermediate_size": 128,
         "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "hidden_act": "silu",

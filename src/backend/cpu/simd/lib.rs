@@ -259,8 +259,8 @@ impl ScratchSize {
 pub struct Scratch {
     /// Unpacked weights, [`PIECE_UNITS`] of [`STRIP`] rows.
     codes: Aligned<u8>,
-    /// Decoded weights: [`FLOAT_PIECE`] of [`FLOAT_STRIP`] rows, or [`TRANSPOSED_PIECE`] of [`STRIP`] rows and
-    /// a block of 16 rows; interleaved activations; scales.
+    /// Decoded weights: [`FLOAT_PIECE`] of [`FLOAT_STRIP`] rows, or [`TRANSPOSED_PIECE`] of [`STRIP`] rows
+    /// and a block of 16 rows; interleaved activations; scales.
     floats: Aligned<f32>,
     /// Sums of [`SUMMED_ROWS`] activation rows by [`STRIP`] weight rows, or 16 lanes for each of
     /// [`FLOAT_ROWS`] by [`FLOAT_STRIP`] or of [`TRANSPOSED_ROWS`] by [`STRIP`].
