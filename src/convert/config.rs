@@ -252,7 +252,8 @@ impl Config {
     pub fn rotated(&self, head_dim: usize) -> Result<usize, ConvertError> {
         const SHARE: &str = "partial_rotary_factor";
         let of_rope = self.get(&["rope_parameters"]).and_then(|rope| rope.get(SHARE)).and_then(Json::as_f64);
-        let share = of_rope.map_or_else(|| self.number(&[SHARE]), |share| Ok(Some(share)))?.unwrap_or(1.0);
+        let share = of_rope.map_or_else(|| self.number(&[SHARE]), |share| Ok(Some(share)))?;
+        let Some(share) = share else { return Ok(head_dim) };
         let rotated = (head_dim as f64 * share) as usize;
         match share <= 1.0 && rotated > 0 && rotated.is_multiple_of(2) {
             true => Ok(rotated),

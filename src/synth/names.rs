@@ -27,7 +27,7 @@ fn rope_dims(spec: &Spec) -> usize {
     match spec.family {
         Family::Qwen35 { .. } | Family::Qwen3Next { .. } => (spec.head_dim / 4).max(2),
         Family::Glm4 => spec.head_dim / 2,
-        Family::Phi3 { rope_dims, .. } => rope_dims,
+        Family::Phi3 { rope_dims, .. } => rope_dims.min(spec.head_dim),
         _ => spec.head_dim,
     }
 }
@@ -99,7 +99,7 @@ pub(super) fn metadata(spec: &Spec) -> Metadata {
         }
         Family::Phi3 { original_ctx: Some(original), .. } => {
             out.set(format!("{architecture}.rope.scaling.original_context_length"), original as u32);
-            let extension = spec.n_ctx as f32 / original as f32;
+            let extension = (spec.n_ctx as f32 / original as f32).max(1.0);
             let factor = (1.0 + extension.ln() / (original as f32).ln()).sqrt();
             out.set(format!("{architecture}.rope.scaling.attn_factor"), factor);
         }
@@ -166,10 +166,10 @@ pub(super) fn tensors(spec: &Spec) -> Vec<Tensor> {
         out.vector("token_types.weight", &[TOKEN_TYPES, spec.dim], of_rows);
         out.norm("token_embd_norm", spec.dim);
     }
-    if let Family::Phi3 { rope_dims, original_ctx: Some(_) } = spec.family {
+    if let Family::Phi3 { original_ctx: Some(_), .. } = spec.family {
         for (name, most) in [("long", 64.0), ("short", 2.0)] {
             let name = format!("rope_factors_{name}.weight");
-            out.vector(&name, &[rope_dims / 2], Fill::Between(1.0, most));
+            out.vector(&name, &[rope_dims(spec) / 2], Fill::Between(1.0, most));
         }
     }
     for layer in 0..spec.n_layers {

@@ -31,7 +31,7 @@ pub enum Family {
     Glm4,
     /// `phi3`: queries, keys and values in one tensor, gate and up in another.
     Phi3 {
-        /// Elements of a head that RoPE rotates.
+        /// Elements of a head that RoPE rotates, at most its length.
         rope_dims: usize,
         /// Original context of a model with tables of RoPE factors.
         original_ctx: Option<usize>,

@@ -30,7 +30,7 @@ fn synth_is_reproducible_by_seed() {
 #[test]
 fn every_preset_and_type_makes_a_model() {
     let dir = tempfile::tempdir().unwrap();
-    let small = ["--layers", "1", "--dim", "256", "--ffn-dim", "256", "--heads", "4", "--vocab", "640"];
+    let small = ["--layers", "1", "--dim", "256", "--ffn-dim", "128", "--heads", "4", "--vocab", "640"];
     for preset in PRESETS.iter().map(|preset| preset.name) {
         let kv_heads = if ["gpt2", "tiny-bert"].contains(&preset) { "4" } else { "2" };
         let more = ["--kv-heads", kv_heads, "--ctx", "64", "--force"];

@@ -308,7 +308,7 @@ fn invalid_configurations_are_refused() {
         ("rms_norm_eps", json!(0)),
         ("rope_theta", json!(-1.0)),
         ("hidden_act", json!("gelu")),
-        ("rope_scaling", json!({"rope_type": "longrope", "factor": 2.0})),
+        ("rope_scaling", json!({"rope_type": "longrope", "original_max_position_embeddings": 64})),
         ("rope_scaling", json!({"rope_type": "linear"})),
     ] {
         changed(
