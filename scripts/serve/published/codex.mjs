@@ -21,6 +21,9 @@ web_search = "disabled"
 approval_policy = "never"
 sandbox_mode = "read-only"
 check_for_update_on_startup = false
+[features]
+# Its texts lead the demo model into calls that do not end.
+goals = false
 [analytics]
 enabled = false
 [model_providers.sterna]

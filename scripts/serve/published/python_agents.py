@@ -9,6 +9,7 @@ import json
 import os
 import sys
 import urllib.request
+from pathlib import Path
 from typing import Literal
 
 # Before litellm is imported: it would fetch a price list, and the agents would send their traces.
@@ -20,6 +21,11 @@ import litellm
 import openai
 import pydantic_ai
 import smolagents
+from agents.mcp import MCPServerStdio
+from llama_index.core.llms import ChatMessage
+from llama_index.core.prompts import PromptTemplate
+from llama_index.core.tools import FunctionTool
+from llama_index.llms.openai_like import OpenAILike, OpenAILikeResponses
 from pydantic import BaseModel
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
 from pydantic_ai.providers.openai import OpenAIProvider
@@ -145,6 +151,34 @@ async def openai_agents():
         assert said.final_output.where in PLACES
 
 
+async def mcp():
+    """The model calls a tool of an MCP server, which openai-agents runs over stdio."""
+    client = openai.AsyncOpenAI(**OPENAI)
+    settings = agents.ModelSettings(temperature=0)
+    server = str(Path(__file__).with_name("python_mcp_server.py"))
+    async with MCPServerStdio({"command": sys.executable, "args": [server]}) as sums:
+        for kind in (agents.OpenAIChatCompletionsModel, agents.OpenAIResponsesModel):
+            common = {"model": kind(model="any", openai_client=client), "model_settings": settings}
+            said = await agents.Runner.run(agents.Agent(name="one", **common, mcp_servers=[sums]), SUM)
+            results = [item.output for item in said.new_items if item.type == "tool_call_output_item"]
+            assert said.final_output == TOTAL and RESULT in str(results[0]).replace("\\", ""), results
+
+
+def llama_index():
+    common = {"model": "any", "api_base": OPENAI["base_url"], "api_key": "none", "temperature": 0}
+    common |= {"max_retries": 0, "is_function_calling_model": True}
+    responses = OpenAILikeResponses(**common)
+    for model in (OpenAILike(**common, is_chat_model=True), responses):
+        turn = [ChatMessage(role="user", content=QUESTION)]
+        assert model.chat(turn).message.content == ANSWER
+        pieces = [part.delta for part in model.stream_chat(turn) if part.delta]
+        assert "".join(pieces) == ANSWER and len(pieces) > 1
+        result = model.predict_and_call([FunctionTool.from_defaults(add)], SUM)
+        assert str(result) == RESULT and called() == [ARGUMENTS], result
+    # With this version of openai, the class for chats fails before it requests a schema.
+    assert responses.structured_predict(Place, PromptTemplate(QUESTION)).where in PLACES
+
+
 def smol():
     class Add(smolagents.Tool):
         name, description, output_type = ADD["name"], ADD["description"], "number"
@@ -167,6 +201,9 @@ def smol():
     assert json.loads(said.content)["where"] in PLACES
 
 
-for check in [litellms, pydantic_ais, instructors, lambda: asyncio.run(openai_agents()), smol]:
+asyncio.run(openai_agents())
+asyncio.run(mcp())
+for check in [litellms, pydantic_ais, instructors, llama_index, smol]:
     check()
-print("litellm, pydantic-ai, instructor, openai-agents and smolagents agree with the server")
+print("litellm, pydantic-ai, instructor, openai-agents, an MCP server, llama-index and smolagents", end=" ")
+print("agree with the server")

@@ -19,6 +19,7 @@ import ollama
 import openai
 from langchain_ollama import OllamaEmbeddings
 from langchain_openai import OpenAIEmbeddings
+from llama_index.embeddings.openai_like import OpenAILikeEmbedding
 
 EMBEDS, RANKS = sys.argv[1:]
 OPENAI = openai.OpenAI(base_url=f"{EMBEDS}/v1", api_key="none", max_retries=0)
@@ -96,6 +97,17 @@ def langchains():
     check(OpenAIEmbeddings(**ask, dimensions=8).embed_documents(TEXTS), vectors(input=TEXTS, dimensions=8))
 
 
+def llama_index():
+    """It sends spaces instead of newlines."""
+    ask = {"model_name": "any", "api_base": f"{EMBEDS}/v1", "api_key": "none", "max_retries": 0}
+    texts, want = TEXTS[:2] + TEXTS[3:], VECTORS[:2] + VECTORS[3:]
+    model = OpenAILikeEmbedding(**ask)
+    check(model.get_text_embedding_batch(texts), want)
+    check([model.get_query_embedding(texts[0])], want[:1])
+    short = OpenAILikeEmbedding(**ask, dimensions=8).get_text_embedding_batch(texts)
+    check(short, vectors(input=texts, dimensions=8))
+
+
 def litellm_vectors():
     """litellm's providers for self-hosted servers; `huggingface` uses TEI's API."""
     ways = {"openai": "/v1", "hosted_vllm": "/v1", "infinity": "/v1", "jina_ai": "/v1/embeddings"}
@@ -137,6 +149,6 @@ def rankings():
 
 litellm.suppress_debug_info = True
 VECTORS = vectors(input=TEXTS)
-for part in [openais, ollamas, langchains, litellm_vectors, rankings]:
+for part in [openais, ollamas, langchains, llama_index, litellm_vectors, rankings]:
     part()
-print("openai, ollama, LangChain, litellm and cohere agree with the server's embeddings and scores")
+print("openai, ollama, LangChain, llama-index, litellm, cohere agree with the server's embeddings and scores")
