@@ -27,8 +27,7 @@ fn grouped(m: &mut Builder<'_>, layer: usize, decl: StateDecl) -> Result<DeltaWe
     let by_head = |lead: usize, len: usize| -> Vec<Range<usize>> {
         heads().map(|(key, of_key)| run(lead + (key * per_key + of_key) * len, len)).collect()
     };
-    let mut channels = vec![0..2 * keys];
-    channels.extend(by_head(2 * keys, head_dim));
+    let channels = std::iter::once(run(0, 2 * keys)).chain(by_head(2 * keys, head_dim)).collect::<Vec<_>>();
 
     let together = blk("ssm_in");
     let (wu, wz) = if m.has(&format!("{together}.weight")) {
