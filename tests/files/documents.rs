@@ -1,4 +1,5 @@
-//! Tables of the documents, compared with the registries of architectures, weight types and KV codecs.
+//! Tables of the documents, compared with the registries of architectures, weight types and KV codecs, and
+//! with the versions of published clients.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -34,5 +35,31 @@ fn support_matrix_lists_the_types_and_codecs() {
     }
     for codec in kv::REGISTRY {
         assert!(lists("KV cache ", codec.name()), "docs/support.md has no KV cache {}", codec.name());
+    }
+}
+
+#[test]
+fn clients_table_has_the_pinned_versions() {
+    let pins = |name: &str| fs::read_to_string(root().join("scripts/serve/published").join(name)).unwrap();
+    let python = pins("requirements.txt");
+    let node: serde_json::Value = serde_json::from_str(&pins("package.json")).unwrap();
+    let node = node["dependencies"].as_object().unwrap();
+    let rows = rows("docs/clients.md", &["PyPI ", "npm "]);
+    for row in &rows {
+        let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+        let name = cells[1].split('`').nth(1).unwrap();
+        let pinned = match cells[1].starts_with("npm ") {
+            true => node.get(name).and_then(|version| version.as_str()),
+            false => {
+                python.lines().filter_map(|line| line.split_once("==")).find(|of| of.0 == name).map(|of| of.1)
+            }
+        };
+        assert_eq!(pinned, Some(cells[2]), "docs/clients.md and scripts/serve/published: {name}");
+    }
+    for name in node.keys().filter(|name| !["esbuild", "playwright-core"].contains(&name.as_str())) {
+        assert!(
+            rows.iter().any(|row| row.starts_with(&format!("| npm `{name}`"))),
+            "docs/clients.md lacks {name}"
+        );
     }
 }
