@@ -22,7 +22,7 @@ approval_policy = "never"
 sandbox_mode = "read-only"
 check_for_update_on_startup = false
 [features]
-# Its texts lead the demo model into calls that do not end.
+# A tool fewer for the demo model, whose calls often do not end.
 goals = false
 [analytics]
 enabled = false
