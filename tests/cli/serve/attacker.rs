@@ -138,14 +138,13 @@ fn survive(rounds: usize) {
     let constrained = json!({ "prompt": "You", "n_predict": 30, "json_schema": schema });
     let alone = ask(&server, CLIENT, "/completion", &body).ok()["content"].clone();
     let is_over = AtomicBool::new(false);
-    let n_answers = std::thread::scope(|scope| {
+    std::thread::scope(|scope| {
         let attackers: Vec<_> = ATTACKS
             .iter()
             .map(|(_, attack)| scope.spawn(|| (0..rounds).for_each(|at| attack(&server, at))))
             .collect();
         let client = scope.spawn(|| {
-            let mut n_answers = 0;
-            while n_answers == 0 || !is_over.load(Ordering::Relaxed) {
+            loop {
                 let answer = ask(&server, CLIENT, "/completion", &body);
                 assert_eq!(answer.ok()["content"], alone);
                 let answer = ask(&server, CLIENT, "/completion", &constrained).ok();
@@ -154,18 +153,18 @@ fn survive(rounds: usize) {
                 let health =
                     server.send("GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
                 assert_eq!(health.status, 200);
-                n_answers += 1;
+                if is_over.load(Ordering::Relaxed) {
+                    break;
+                }
             }
-            n_answers
         });
         let ended: Vec<_> = attackers.into_iter().map(|attacker| attacker.join()).collect();
         is_over.store(true, Ordering::Relaxed);
         for ((name, _), ended) in ATTACKS.iter().zip(ended) {
             assert!(ended.is_ok(), "{name}");
         }
-        client.join().expect("the client is served")
+        client.join().expect("the client is served");
     });
-    assert!(n_answers > 0);
     let metric = "GET /metrics HTTP/1.1\r\nHost: localhost\r\nx-api-key: client\r\nConnection: close\r\n\r\n";
     server.until("nothing of the attacker runs", |server| {
         let text = server.send(metric).text;
