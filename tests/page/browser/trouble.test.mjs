@@ -252,7 +252,7 @@ test("an answer that fills the context says so", async () => {
   await ask(page, "go");
   assert.equal(await note(page), "The context of the model is full.");
   assert.equal(await page.innerText("#context-text"), "10 of 10 tokens");
-  assert.equal(await page.locator("text=Continue").count(), 0);
+  assert.equal(await page.locator(".notice >> text=Continue").count(), 0);
   await page.click(".notice.trouble >> text=New conversation");
   await page.waitForSelector("#empty:not([hidden])");
   await close();
