@@ -148,6 +148,11 @@
 #define DELTA_ROWS 8
 #define DELTA_COLS 8
 
+/* Threads of the kernels of a convolution, rows per thread in a prompt, and the most rows that it reads. */
+#define CONV_THREADS 128
+#define CONV_ROWS 8
+#define CONV_MAX_TAPS 8
+
 /* State slot of a sequence that has no state yet. */
 #define NO_STATE 0xffffffff
 
@@ -533,6 +538,31 @@ struct FfnInParams {
     /* [rows, up.rows] */
     POINTER(float) h;
     uint32_t act;
+    uint32_t reserved;
+};
+
+/* A convolution over the rows of each sequence, and its gates. */
+struct ConvParams {
+    struct StepTables step;
+    /* [seqs] */
+    POINTER(const struct StepRun) runs;
+    /* [rows, channels] each; `before` and `after` may be null. */
+    POINTER(const float) u;
+    POINTER(const float) before;
+    POINTER(const float) after;
+    /* [channels, taps] */
+    POINTER(const float) w;
+    /* [channels], may be null. */
+    POINTER(const float) bias;
+    /* [rows, channels] */
+    POINTER(float) out;
+    /* [slots, taps - 1, channels] */
+    POINTER(float) tails;
+    uint32_t channels;
+    /* At most CONV_MAX_TAPS. */
+    uint32_t taps;
+    /* True if SiLU follows the sum. */
+    uint32_t silu;
     uint32_t reserved;
 };
 

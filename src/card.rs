@@ -46,6 +46,7 @@ const CLASSES: &[(&str, &str, &str)] = &[
     ("gpt-oss", "GptOssForCausalLM", "gpt_oss"),
     ("gpt2", "GPT2LMHeadModel", "gpt2"),
     ("granite", "GraniteForCausalLM", "granite"),
+    ("lfm2", "Lfm2ForCausalLM", "lfm2"),
     ("llama", "LlamaForCausalLM", "llama"),
     ("minicpm", "MiniCPMForCausalLM", "minicpm"),
     ("phi3", "Phi3ForCausalLM", "phi3"),

@@ -16,6 +16,7 @@ pub mod granite;
 mod hadamard;
 pub mod hyper;
 mod keys;
+pub mod lfm2;
 pub mod llama;
 pub mod minicpm;
 pub mod phi3;
@@ -68,6 +69,7 @@ pub static REGISTRY: &[&Architecture] = &[
     &granite::ARCHITECTURE,
     &glm4::ARCHITECTURE,
     &phi3::ARCHITECTURE,
+    &lfm2::ARCHITECTURE,
     &bert::ARCHITECTURE,
     &bert::NOMIC,
 ];

@@ -14,6 +14,10 @@ const TAPS: usize = 4;
 /// Distance between attention layers if the others have delta nets.
 const PERIOD: usize = 4;
 
+/// The layers of LFM2-1.2B that have attention; the others have a convolution over `SHORT_TAPS` rows.
+const LFM2_ATTENTION: [usize; 6] = [2, 5, 8, 10, 12, 14];
+const SHORT_TAPS: usize = 3;
+
 /// Number of token types of an encoder.
 const TOKEN_TYPES: usize = 2;
 
@@ -48,7 +52,9 @@ pub(super) fn metadata(spec: &Spec) -> Metadata {
     }
     set("attention.head_count", spec.n_heads);
     if spec.family.has_rope() {
-        set("attention.head_count_kv", spec.n_kv_heads);
+        if spec.family != Family::Lfm2 {
+            set("attention.head_count_kv", spec.n_kv_heads);
+        }
         set("attention.key_length", spec.head_dim);
         set("attention.value_length", spec.head_dim);
         set("rope.dimension_count", rope_dims(spec));
@@ -96,6 +102,12 @@ pub(super) fn metadata(spec: &Spec) -> Metadata {
             out.set(format!("{architecture}.embedding_scale"), 12.0_f32);
             out.set(format!("{architecture}.residual_scale"), 0.22_f32);
             out.set(format!("{architecture}.logit_scale"), logits as f32);
+        }
+        Family::Lfm2 => {
+            let heads = |layer| if LFM2_ATTENTION.contains(&layer) { spec.n_kv_heads as i32 } else { 0 };
+            let heads = Array::from_i32s((0..spec.n_layers).map(heads));
+            out.set(format!("{architecture}.attention.head_count_kv"), heads);
+            out.set(format!("{architecture}.shortconv.l_cache"), SHORT_TAPS as u32);
         }
         Family::Phi3 { original_ctx: Some(original), .. } => {
             out.set(format!("{architecture}.rope.scaling.original_context_length"), original as u32);
@@ -178,6 +190,7 @@ pub(super) fn tensors(spec: &Spec) -> Vec<Tensor> {
             family if family.delta_net().is_some() => {
                 out.hybrid_block(&format!("blk.{layer}"), recurs(layer));
             }
+            Family::Lfm2 if !LFM2_ATTENTION.contains(&layer) => out.conv_block(&format!("blk.{layer}")),
             _ => out.block(&format!("blk.{layer}")),
         }
     }
@@ -186,7 +199,7 @@ pub(super) fn tensors(spec: &Spec) -> Vec<Tensor> {
         out.linear("cls.output", 1, spec.dim);
         return out.tensors;
     }
-    out.norm("output_norm", spec.dim);
+    out.norm(if spec.family == Family::Lfm2 { "token_embd_norm" } else { "output_norm" }, spec.dim);
     if !spec.tied {
         out.matrix("output", spec.n_vocab, spec.dim, true);
     }
@@ -311,6 +324,19 @@ impl Tensors<'_> {
             let fill = Fill::Dense(1.0 / (dim as f32).sqrt());
             self.vector(&format!("{blk}.ffn_gate_inp.weight"), &[n_experts, dim], fill);
             self.vector(&format!("{blk}.ffn_gate_inp_shexp.weight"), &[dim], fill);
+        }
+    }
+
+    /// A block with a short convolution.
+    fn conv_block(&mut self, blk: &str) {
+        let Spec { dim, ffn_dim, .. } = *self.spec;
+        self.norm(&format!("{blk}.attn_norm"), dim);
+        self.linear(&format!("{blk}.shortconv.in_proj"), 3 * dim, dim);
+        self.vector(&format!("{blk}.shortconv.conv.weight"), &[dim, SHORT_TAPS], Fill::Dense(0.5));
+        self.linear(&format!("{blk}.shortconv.out_proj"), dim, dim);
+        self.norm(&format!("{blk}.ffn_norm"), dim);
+        for (part, rows, cols) in [("gate", ffn_dim, dim), ("up", ffn_dim, dim), ("down", dim, ffn_dim)] {
+            self.linear(&format!("{blk}.ffn_{part}"), rows, cols);
         }
     }
 

@@ -36,6 +36,8 @@ pub enum Family {
         /// Original context of a model with tables of RoPE factors.
         original_ctx: Option<usize>,
     },
+    /// `lfm2`: short convolutions, and attention with norms over heads in some layers.
+    Lfm2,
     /// `gpt2`: LayerNorm, biases, learned positions.
     Gpt2,
     /// `bert`: an encoder, with biases, learned positions, token types, and a classifier of one label.
@@ -105,6 +107,7 @@ impl Family {
             Self::Granite { .. } => "granite",
             Self::Glm4 => "glm4",
             Self::Phi3 { .. } => "phi3",
+            Self::Lfm2 => "lfm2",
             Self::Gpt2 => "gpt2",
             Self::Bert => "bert",
             Self::Qwen2 => "qwen2",
@@ -151,6 +154,7 @@ impl Family {
                 | Self::Qwen35 { .. }
                 | Self::Qwen3Next { .. }
                 | Self::Gemma3 { .. }
+                | Self::Lfm2
         )
     }
 
@@ -168,6 +172,7 @@ impl Family {
                 | Self::Mixtral { .. }
                 | Self::MiniCpm
                 | Self::Gemma3 { .. }
+                | Self::Lfm2
                 | Self::Bert
         )
     }
@@ -610,6 +615,18 @@ pub static PRESETS: &[Preset] = &[
         n_vocab: 200_064,
         rope_base: 10_000.0,
         pre: Some("gpt-4o"),
+        ..LLAMA_3
+    },
+    Preset {
+        name: "lfm2-1.2b",
+        about: "LiquidAI/LFM2-1.2B",
+        family: Family::Lfm2,
+        size: [16, 2048, 8192],
+        heads: [32, 8, 64],
+        n_vocab: 65_536,
+        n_ctx: 128_000,
+        rope_base: 1_000_000.0,
+        pre: Some("lfm2"),
         ..LLAMA_3
     },
     Preset {

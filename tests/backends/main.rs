@@ -6,6 +6,7 @@ mod attention;
 mod batches;
 mod cards;
 mod conformance;
+mod conv;
 #[cfg(feature = "simt")]
 mod cpu_offload;
 mod cpu_stream;

@@ -102,7 +102,7 @@ fn logits_match_the_references() {
 }
 
 /// Folders of `shared/golden` with a prompt of 512 tokens and transformers' logits of some of its positions.
-const LONG: [&str; 4] = ["granite", "glm4", "phi3", "qwen3next"];
+const LONG: [&str; 5] = ["granite", "glm4", "phi3", "qwen3next", "lfm2"];
 
 #[test]
 fn long_prompts_match_transformers() {

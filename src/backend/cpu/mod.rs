@@ -8,9 +8,9 @@
 mod alloc;
 mod attend;
 mod attn_in;
+mod conv;
 mod cx;
 mod delta;
-mod delta_in;
 mod embed;
 mod exec;
 mod experts;
@@ -23,6 +23,7 @@ mod norm;
 mod numa;
 pub mod pool;
 mod proj_add;
+mod proj_in;
 mod rope;
 mod sample;
 mod scratch;

@@ -18,9 +18,9 @@ mod attn_in;
 mod backend;
 mod bases;
 mod combine;
+mod conv;
 mod cx;
 mod delta;
-mod delta_in;
 pub mod driver;
 mod embed;
 mod exec;
@@ -47,6 +47,7 @@ mod picks;
 mod post_norm;
 mod profile;
 mod proj_add;
+mod proj_in;
 mod sample;
 #[cfg(feature = "simt")]
 pub mod simt;

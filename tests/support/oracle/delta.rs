@@ -21,16 +21,26 @@ impl Oracle<'_> {
     pub(super) fn delta(&mut self, s: &Delta, step: &Step<'_>) {
         let decl = *self.p.state_decl(s.state);
         let at = s.state.0 as usize;
+        self.each_run(at, step, |oracle, state, row| {
+            let out = oracle.delta_row(s, &decl, row, state);
+            oracle.set_row(s.out, row, &out);
+        });
+    }
+
+    /// Calls `each` for the rows of each sequence in order, with its state; `at` is the index of the state.
+    pub(super) fn each_run(
+        &mut self,
+        at: usize,
+        step: &Step<'_>,
+        mut each: impl FnMut(&mut Self, &mut SlotState, usize),
+    ) {
         for run in step.runs() {
             let slots = step.pages.state(step.rows[run.start].seq).expect("a sequence has a state");
             let mut state = match slots.from {
                 Some(from) => self.states[at][&from].clone(),
-                None => SlotState::new(&decl),
+                None => SlotState::new(&self.p.states[at]),
             };
-            for row in run {
-                let out = self.delta_row(s, &decl, row, &mut state);
-                self.set_row(s.out, row, &out);
-            }
+            run.for_each(|row| each(self, &mut state, row));
             self.states[at].insert(slots.to, state);
         }
     }
@@ -38,20 +48,10 @@ impl Oracle<'_> {
     fn delta_row(&self, s: &Delta, decl: &StateDecl, row: usize, state: &mut SlotState) -> Vec<Near> {
         // `delta` also uses the state and the output, and `decay` the parameters of the decay.
         let Delta { u, z, a: _, b, state: _, conv, decay: _, dt: _, eps, ref norm, grouped, out: _ } = *s;
-        let StateDecl { n_heads, n_key_heads, head_dim, taps } = *decl;
+        let StateDecl { n_heads, n_key_heads, head_dim, key_dim: _, taps } = *decl;
         let vector = |w: sterna::program::Weight| &self.weights[w.0 as usize];
-        state.tail.push(self.row(u, row).to_vec());
-        let convolved = |channel: usize| {
-            let terms = (0..taps).map(|j| (state.tail[j][channel], vector(conv)[channel * taps + j]));
-            let mut sum = Near::exact(0.0);
-            for (u, tap) in terms {
-                sum.v += u.v * tap;
-                sum.err += u.err * tap.abs() + SUM * (u.v * tap).abs();
-            }
-            activated(Act::Silu, sum)
-        };
-        let c: Vec<Near> = (0..decl.channels()).map(convolved).collect();
-        state.tail.remove(0);
+        let sums = state.convolve(self.row(u, row).to_vec(), vector(conv), taps);
+        let c: Vec<Near> = sums.into_iter().map(|sum| activated(Act::Silu, sum)).collect();
         let (queries, rest) = c.split_at(n_key_heads * head_dim);
         let (keys, values) = rest.split_at(n_key_heads * head_dim);
         let (mut out, eps) = (Vec::new(), f64::from(eps));
@@ -114,7 +114,24 @@ impl Oracle<'_> {
 }
 
 impl SlotState {
-    fn new(decl: &StateDecl) -> Self {
+    /// Adds a row, and returns the sum over the taps per channel.
+    pub(super) fn convolve(&mut self, row: Vec<Near>, w: &[f64], taps: usize) -> Vec<Near> {
+        self.tail.push(row);
+        let sum_of = |channel: usize| {
+            let terms = (0..taps).map(|j| (self.tail[j][channel], w[channel * taps + j]));
+            let mut sum = Near::exact(0.0);
+            for (u, tap) in terms {
+                sum.v += u.v * tap;
+                sum.err += u.err * tap.abs() + SUM * (u.v * tap).abs();
+            }
+            sum
+        };
+        let sums = (0..self.tail[0].len()).map(sum_of).collect();
+        self.tail.remove(0);
+        sums
+    }
+
+    pub(super) fn new(decl: &StateDecl) -> Self {
         Self {
             s: vec![0.0; decl.matrix_elems()],
             err: vec![0.0; decl.n_heads * decl.head_dim],
