@@ -166,6 +166,11 @@ impl<'a> Builder<'a> {
         known.map_or_else(|| self.buf(name, RowsOf::Step, cols), |at| Buf(at as u32))
     }
 
+    /// Columns of a buffer.
+    pub fn width_of(&self, buf: Buf) -> usize {
+        self.program.buf_decl(buf).cols
+    }
+
     /// Declares one layer's KV cache, with the model's KV heads and the caller's codecs.
     pub fn kv(&mut self) -> Kv {
         self.kv_of(self.hyper.n_kv_heads)

@@ -195,7 +195,7 @@ fn attention(m: &mut Builder<'_>, layer: usize, bufs: &HeadBufs) -> Result<(), M
 
 /// The number of layers without the multi-token prediction (MTP) blocks. Their tensors are ignored, and so
 /// are those for images.
-fn trunk(m: &mut Builder<'_>, h: &Hyper) -> Result<usize, ModelError> {
+pub(super) fn trunk(m: &mut Builder<'_>, h: &Hyper) -> Result<usize, ModelError> {
     const GUESSING: &str = "nextn_predict_layers";
     let guessing = m.number_or(GUESSING, 0)?;
     if guessing >= h.n_layers {

@@ -7,8 +7,8 @@ use ggml_types::{Act, KvSide, types};
 use super::part::{Named, named};
 use super::{
     Attend, AttnIn, Basis, BasisId, Buf, BufDecl, Conv, Delta, Embed, Expert, Experts, FfnIn, Kv, KvDecl,
-    Linear, Logits, Norm, NormKind, PAGE, Program, ProjAdd, ProjIn, RopeId, Row, RowsOf, Sample, Stage,
-    State, StateDecl, Step, Weight, WeightDecl,
+    Linear, Logits, Mamba, Norm, NormKind, PAGE, Program, ProjAdd, ProjIn, RopeId, Row, RowsOf, Sample,
+    Stage, State, StateDecl, Step, Weight, WeightDecl,
 };
 
 /// A program that cannot run: a bug of the model that created it.
@@ -200,6 +200,7 @@ impl Program {
             Stage::Attend(s) => self.check_attend(s),
             Stage::ProjIn(s) => self.check_proj_in(s),
             Stage::Conv(s) => self.check_conv(s),
+            Stage::Mamba(s) => self.check_mamba(s),
             Stage::Delta(s) => self.check_delta(s),
             Stage::ProjAdd(s) => self.check_proj_add(s),
             Stage::FfnIn(s) => self.check_ffn_in(s),
@@ -360,6 +361,29 @@ impl Program {
             return Err(format!("an epsilon of {eps}"));
         }
         self.want_norm(norm, decl.head_dim)
+    }
+
+    fn check_mamba(&self, s: &Mamba) -> Result<(), String> {
+        let Mamba { c, z, a, state, decay, dt, skip, ref norm, out } = *s;
+        let decl = self.want_state(state)?;
+        if decl.taps != 1 || decl.key_dim == 0 {
+            return Err(format!("keys of {}, and a convolution of {} taps", decl.key_dim, decl.taps));
+        }
+        let values = decl.n_heads * decl.head_dim;
+        let bufs =
+            [("c", c, decl.channels()), ("z", z, values), ("a", a, decl.n_heads), ("out", out, values)];
+        for (name, buf, cols) in bufs {
+            equal("columns", cols, name, self.want_buf(name, buf, RowsOf::Step)?.cols)?;
+        }
+        self.want_apart(&bufs.map(|(_, buf, _)| buf))?;
+        for vector in [decay, dt, skip] {
+            self.want_vector(vector, decl.n_heads)?;
+        }
+        match norm {
+            Some(norm) if norm.kind != NormKind::Rms => Err("a norm of groups that is no RMS norm".into()),
+            Some(norm) => self.want_norm(norm, values),
+            None => Ok(()),
+        }
     }
 
     fn check_proj_add(&self, s: &ProjAdd) -> Result<(), String> {

@@ -5,8 +5,8 @@ use std::ops::{Add, AddAssign};
 use ggml_types::KvCodec;
 
 use super::{
-    Attend, AttnIn, Conv, Delta, Embed, Expert, Experts, FfnIn, Kv, KvDecl, Linear, Logits, PAGE, Program,
-    ProjAdd, ProjIn, Row, Sample, Stage, Step, Weight,
+    Attend, AttnIn, Conv, Delta, Embed, Expert, Experts, FfnIn, Kv, KvDecl, Linear, Logits, Mamba, PAGE,
+    Program, ProjAdd, ProjIn, Row, Sample, Stage, Step, Weight,
 };
 
 const F16_BYTES: u64 = 2;
@@ -137,6 +137,15 @@ impl Program {
                     weight_bytes: self.weight_bytes(conv),
                     kv_bytes: 2 * n_seqs * state.bytes() as u64,
                     macs: n_rows * of_row as u64,
+                }
+            }
+            Stage::Mamba(s) => {
+                let Mamba { c: _, z: _, a: _, state, decay: _, dt: _, skip: _, norm: _, out: _ } = *s;
+                let state = self.state_decl(state);
+                Cost {
+                    kv_bytes: 2 * step.runs().count() as u64 * state.bytes() as u64,
+                    macs: 2 * n_rows * state.matrix_elems() as u64,
+                    ..Cost::default()
                 }
             }
             Stage::Experts(s) => {

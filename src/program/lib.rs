@@ -19,8 +19,8 @@ pub use cost::Cost;
 pub use part::{Layer, Part};
 pub use sampling::{Sampling, TokenChange};
 pub use stage::{
-    Act, ActQuant, Attend, AttnIn, Basis, Conv, Delta, Embed, Expert, Experts, FfnIn, Linear, Logits, Norm,
-    NormKind, ProjAdd, ProjIn, Rope, RopeStyle, Sample, Stage,
+    Act, ActQuant, Attend, AttnIn, Basis, Conv, Delta, Embed, Expert, Experts, FfnIn, Linear, Logits, Mamba,
+    Norm, NormKind, ProjAdd, ProjIn, Rope, RopeStyle, Sample, Stage,
 };
 pub use step::{KvWindow, PAGE, PageTable, Row, StateSlots, Step};
 

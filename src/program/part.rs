@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::{
     Attend, AttnIn, BasisId, Buf, Conv, Delta, Embed, Expert, Experts, FfnIn, Kv, KvDecl, Linear, Logits,
-    Norm, Program, ProjAdd, ProjIn, Rope, RopeId, Sample, Stage, State, Weight, WeightDecl,
+    Mamba, Norm, Program, ProjAdd, ProjIn, Rope, RopeId, Sample, Stage, State, Weight, WeightDecl,
 };
 
 /// Consecutive stages of a program as a separate program, with a mapping of its declarations to the whole.
@@ -107,6 +107,15 @@ pub(super) fn named(stage: &mut Stage) -> Vec<Named<'_>> {
             all.push(Named::State(state));
             all.extend([conv, decay, dt].map(Named::Weight));
             all.extend(of_norm(norm));
+            all.push(Out(out));
+            all
+        }
+        Stage::Mamba(s) => {
+            let Mamba { c, z, a, state, decay, dt, skip, norm, out } = s;
+            let mut all: Vec<_> = [c, z, a].map(In).into();
+            all.push(Named::State(state));
+            all.extend([decay, dt, skip].map(Named::Weight));
+            all.extend(norm.iter_mut().flat_map(of_norm));
             all.push(Out(out));
             all
         }
@@ -235,11 +244,12 @@ impl Program {
         (0..self.stages.len()).filter(|at| self.begins_layer(*at)).skip(1).collect()
     }
 
-    /// True for the first stage of a layer. A layer with attention and a recurrent part has both on one norm.
+    /// True for the first stage of a layer. In a layer with attention and a recurrent part, attention comes
+    /// first, and its output is projected at the end.
     fn begins_layer(&self, at: usize) -> bool {
         match self.stages[at].1 {
             Stage::AttnIn(_) => true,
-            Stage::ProjIn(_) => !matches!(self.stages[..at].last(), Some((_, Stage::AttnIn(_)))),
+            Stage::ProjIn(_) => !matches!(self.stages[..at].last(), Some((_, Stage::Attend(_)))),
             _ => false,
         }
     }

@@ -25,6 +25,8 @@ pub enum Stage {
     Conv(Conv),
     /// A gated delta net: convolution, recurrence, gated norm.
     Delta(Delta),
+    /// A Mamba-2 recurrence, gated, with a norm.
+    Mamba(Mamba),
     /// Projection added to the residual stream.
     ProjAdd(ProjAdd),
     /// Norm and the first half of the feed-forward network.
@@ -47,6 +49,7 @@ impl Stage {
             Self::ProjIn(_) => "proj_in",
             Self::Conv(_) => "conv",
             Self::Delta(_) => "delta",
+            Self::Mamba(_) => "mamba",
             Self::ProjAdd(_) => "proj_add",
             Self::FfnIn(_) => "ffn_in",
             Self::Experts(_) => "experts",
@@ -75,7 +78,7 @@ impl Stage {
                 layers.chain([&mut s.router]).collect()
             }
             Self::Logits(s) => vec![&mut s.w],
-            Self::Conv(_) => Vec::new(),
+            Self::Conv(_) | Self::Mamba(_) => Vec::new(),
             Self::Embed(_) | Self::Attend(_) | Self::Delta(_) | Self::Sample(_) => Vec::new(),
         };
         linears.into_iter()
@@ -90,6 +93,7 @@ impl Stage {
             Self::ProjIn(s) => (vec![s.x], s.products.iter().map(|(_, buf)| *buf).collect()),
             Self::Conv(s) => ([s.u].into_iter().chain(s.before).chain(s.after).collect(), vec![s.out]),
             Self::Delta(s) => (vec![s.u, s.z, s.a, s.b], vec![s.out]),
+            Self::Mamba(s) => (vec![s.c, s.z, s.a], vec![s.out]),
             Self::ProjAdd(s) => (vec![s.y, s.x], vec![s.x]),
             Self::FfnIn(s) => (vec![s.x], vec![s.h]),
             Self::Experts(s) => (vec![s.x], vec![s.x]),
@@ -108,7 +112,7 @@ impl Stage {
             Self::FfnIn(s) => (RowsOf::Step, [Some(&s.up), s.gate.as_ref(), s.share.as_ref(), None]),
             Self::Experts(s) => (RowsOf::Step, [Some(&s.router), None, None, None]),
             Self::Logits(s) => (RowsOf::Outputs, [Some(&s.w), None, None, None]),
-            Self::ProjIn(_) | Self::Conv(_) => (RowsOf::Step, [None; 4]),
+            Self::ProjIn(_) | Self::Conv(_) | Self::Mamba(_) => (RowsOf::Step, [None; 4]),
             Self::Embed(_) | Self::Attend(_) | Self::Delta(_) | Self::Sample(_) => (RowsOf::Step, [None; 4]),
         };
         let experts = experts.iter().flat_map(|expert| [&expert.gate, &expert.up, &expert.down]);
@@ -190,7 +194,8 @@ pub struct Attend {
     pub out: Buf,
 }
 
-/// `n = norm(x); y = W n` for each product, in a buffer of its own: the inputs of [`Conv`] and [`Delta`].
+/// `n = norm(x); y = W n` for each product, in a buffer of its own: the inputs of [`Conv`], [`Delta`] and
+/// [`Mamba`].
 #[derive(Clone, Debug)]
 pub struct ProjIn {
     /// In: `[rows, dim]`.
@@ -276,6 +281,41 @@ pub struct Delta {
     pub norm: Norm,
     /// True if heads of `out` are grouped by their keys.
     pub grouped: bool,
+    /// Out: `[rows, n_heads * head_dim]`.
+    pub out: Buf,
+}
+
+/// A Mamba-2 recurrence: each head has a matrix `S`, `[head_dim, key_dim]`. A row decays it, adds its own
+/// product, and queries it. Rows of a sequence do so sequentially.
+///
+/// `c[r]` contains the values `x` of all heads, then `n_key_heads` keys `B`, then as many queries `C`;
+/// neighbouring heads share them: head `h` uses those of group `h / (n_heads / n_key_heads)`. Per head:
+///
+/// ```text
+/// d = softplus(a + dt), softplus(x) = ln(1 + exp(x))
+/// S = exp(decay * d) S + d x B^T; y = S C + skip * x
+/// out = norm(y * silu(z))
+/// ```
+///
+/// The norm is over the heads of each group together; it may be absent.
+#[derive(Clone, Debug)]
+pub struct Mamba {
+    /// In: `[rows, channels]`.
+    pub c: Buf,
+    /// In: `[rows, n_heads * head_dim]`.
+    pub z: Buf,
+    /// In: `[rows, n_heads]`.
+    pub a: Buf,
+    /// In and out: `S` of each head; a state without a convolution.
+    pub state: State,
+    /// `[n_heads]`, f32, below 0.
+    pub decay: Weight,
+    /// `[n_heads]`, f32.
+    pub dt: Weight,
+    /// `[n_heads]`, f32.
+    pub skip: Weight,
+    /// RMS norm over each group, weight `[n_heads * head_dim]`.
+    pub norm: Option<Norm>,
     /// Out: `[rows, n_heads * head_dim]`.
     pub out: Buf,
 }
@@ -527,4 +567,4 @@ macro_rules! from_struct {
         }
     )*};
 }
-from_struct!(Embed, AttnIn, Attend, ProjIn, Conv, Delta, ProjAdd, FfnIn, Experts, Logits, Sample);
+from_struct!(Embed, AttnIn, Attend, ProjIn, Conv, Delta, Mamba, ProjAdd, FfnIn, Experts, Logits, Sample);

@@ -5,8 +5,8 @@ use std::fmt;
 use ggml_types::{Act, ActQuant};
 
 use super::{
-    Attend, AttnIn, Buf, Conv, Delta, Embed, Expert, Experts, FfnIn, KvDecl, Linear, Logits, Norm, NormKind,
-    Program, ProjAdd, ProjIn, Rope, RopeStyle, RowsOf, Sample, Stage, StateDecl, Weight,
+    Attend, AttnIn, Buf, Conv, Delta, Embed, Expert, Experts, FfnIn, KvDecl, Linear, Logits, Mamba, Norm,
+    NormKind, Program, ProjAdd, ProjIn, Rope, RopeStyle, RowsOf, Sample, Stage, StateDecl, Weight,
 };
 
 impl fmt::Display for Program {
@@ -143,6 +143,15 @@ impl Program {
                 let norm = self.norm_text(norm, "o");
                 let grouped = if grouped { ", grouped" } else { "" };
                 format!("o = {o}; {} = {norm} * silu({z}){grouped}", self.buf_name(out))
+            }
+            Stage::Mamba(s) => {
+                let Mamba { c, z, a, state, decay, dt, skip, ref norm, out } = *s;
+                let [c, z, a] = [c, z, a].map(|buf| self.buf_name(buf));
+                let [decay, dt, skip] = [decay, dt, skip].map(|w| self.name_of(w));
+                let y = format!("mamba({c}, {a}, state {}, {decay}, {dt}, {skip})", state.0);
+                let gated = format!("{y} * silu({z})");
+                let gated = norm.as_ref().map_or(gated.clone(), |norm| self.norm_text(norm, &gated));
+                format!("{} = {gated}", self.buf_name(out))
             }
             Stage::ProjAdd(s) => {
                 let ProjAdd { y, ref w, ref post, ref residual, x } = *s;

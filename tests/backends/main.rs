@@ -20,6 +20,7 @@ mod kv_lengths;
 mod kv_window;
 #[cfg(feature = "simt")]
 mod long_rows;
+mod mamba;
 #[cfg(feature = "simt")]
 mod profile;
 mod run_ahead;

@@ -14,6 +14,7 @@ const STRUCTS: &[(&str, &[(&str, &str)])] = &[
     ("Attend", &[]),
     ("ProjIn", &[]),
     ("Conv", &[]),
+    ("Mamba", &[]),
     ("Delta", &[]),
     ("ProjAdd", &[]),
     ("FfnIn", &[]),

@@ -87,6 +87,6 @@ fn l2(k: &RealKernels, eps: f32, scale: f32, x: &mut [f32]) {
 }
 
 /// `ln(1 + e^x)`.
-fn softplus(x: f32) -> f32 {
+pub fn softplus(x: f32) -> f32 {
     if x > 20.0 { x } else { exp(x).ln_1p() }
 }

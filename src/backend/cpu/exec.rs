@@ -14,7 +14,7 @@ use super::states::States;
 use super::stream::{Layout, Reader, Streaming};
 use super::system::{self, NAME};
 use super::weights::{StoredWeight, Weights};
-use super::{attend, attn_in, conv, delta, embed, experts, ffn_in, logits, proj_add, proj_in, sample};
+use super::{attend, attn_in, conv, delta, embed, experts, ffn_in, logits, mamba, proj_add, proj_in, sample};
 use crate::{BackendError, DeviceMemory, KvPage, StageTime, assert_declared, memory};
 use sterna_cpu_kernels::{Heap, Kernels};
 use sterna_host::clock::Instant;
@@ -93,6 +93,7 @@ impl Sizes {
                 Stage::Embed(_)
                 | Stage::ProjIn(_)
                 | Stage::Conv(_)
+                | Stage::Mamba(_)
                 | Stage::ProjAdd(_)
                 | Stage::Logits(_)
                 | Stage::Sample(_) => {}
@@ -351,6 +352,7 @@ fn run_stage(cx: &mut Cx<'_>, stage: &Stage) -> Result<(), BackendError> {
         Stage::ProjIn(s) => return proj_in::run(cx, s),
         Stage::Conv(s) => conv::run(cx, s),
         Stage::Delta(s) => delta::run(cx, s),
+        Stage::Mamba(s) => mamba::run(cx, s),
         Stage::ProjAdd(s) => return proj_add::run(cx, s),
         Stage::FfnIn(s) => return ffn_in::run(cx, s),
         Stage::Experts(s) => return experts::run(cx, s),

@@ -19,6 +19,7 @@ mod kv;
 mod layer;
 pub mod linear;
 mod logits;
+mod mamba;
 mod norm;
 mod numa;
 pub mod pool;

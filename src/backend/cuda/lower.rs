@@ -20,6 +20,7 @@ impl<'a> Lowered<'a> {
             Stage::ProjIn(s) => proj_in::lower(s),
             Stage::Conv(s) => vec![Box::new(s)],
             Stage::Delta(s) => vec![Box::new(s)],
+            Stage::Mamba(s) => vec![Box::new(s)],
             Stage::ProjAdd(s) => proj_add::lower(p, s),
             Stage::FfnIn(s) => ffn_in::lower(p, s),
             Stage::Experts(s) => vec![Box::new(s)],

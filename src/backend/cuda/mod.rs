@@ -36,6 +36,7 @@ mod kv;
 mod linear;
 mod logits;
 mod lower;
+mod mamba;
 mod memory;
 mod mixture;
 pub mod occupancy;

@@ -102,6 +102,7 @@ impl Shared {
                 | Stage::ProjIn(_)
                 | Stage::Conv(_)
                 | Stage::Delta(_)
+                | Stage::Mamba(_)
                 | Stage::Logits(_)
                 | Stage::Sample(_) => {}
             }

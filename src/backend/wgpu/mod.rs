@@ -24,6 +24,7 @@ mod input;
 mod kv;
 mod linear;
 mod logits;
+mod mamba;
 mod memory;
 mod picks;
 mod profile;
@@ -207,6 +208,7 @@ fn missing(device: &Device<'_>, p: &Program, stage: &Stage) -> Vec<String> {
         Stage::ProjIn(s) => proj_in::missing(device, p, s),
         Stage::Conv(_) => Vec::new(),
         Stage::Delta(s) => delta::missing(p, s).into_iter().collect(),
+        Stage::Mamba(_) => Vec::new(),
         Stage::Attend(s) => kv::unsupported(p.kv_decl(s.kv)).into_iter().collect(),
         Stage::ProjAdd(s) => linear::missing(device, p, "proj_add", &[&s.w]),
         Stage::FfnIn(s) => {
@@ -228,6 +230,7 @@ fn dispatches<'a>(cx: &Cx<'a>, stage: &'a Stage) -> Vec<Dispatch<'a>> {
         Stage::ProjIn(s) => proj_in::dispatches(cx, s),
         Stage::Conv(s) => conv::dispatches(cx, s),
         Stage::Delta(s) => delta::dispatches(cx, s),
+        Stage::Mamba(s) => mamba::dispatches(cx, s),
         Stage::ProjAdd(s) => proj_add::dispatches(cx, s),
         Stage::FfnIn(s) => ffn_in::dispatches(cx, s),
         Stage::Logits(s) => logits::dispatches(cx, s),

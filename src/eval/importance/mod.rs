@@ -191,7 +191,7 @@ fn inputs(model: &Model) -> Result<Vec<Inputs>, Error> {
             Stage::FfnIn(s) => (s.x, Some(&s.norm), s.gate.iter().chain([&s.up]).chain(&s.share).collect()),
             // The experts themselves: see `experts.rs`.
             Stage::Experts(s) => (s.x, Some(&s.norm), vec![&s.router]),
-            Stage::Conv(_) | Stage::Delta(_) => continue,
+            Stage::Conv(_) | Stage::Delta(_) | Stage::Mamba(_) => continue,
             Stage::Embed(_) | Stage::Attend(_) | Stage::Logits(_) | Stage::Sample(_) => continue,
         };
         let own = |linear: &Linear| linear.prepared().0;

@@ -6,6 +6,7 @@
 
 mod conv;
 mod delta;
+mod mamba;
 mod value;
 
 use std::collections::HashMap;
@@ -79,6 +80,7 @@ impl<'a> Oracle<'a> {
                 Stage::ProjIn(s) => self.proj_in(s, step),
                 Stage::Conv(s) => self.conv(s, step),
                 Stage::Delta(s) => self.delta(s, step),
+                Stage::Mamba(s) => self.mamba(s, step),
                 Stage::ProjAdd(s) => self.proj_add(s, step),
                 Stage::FfnIn(s) => self.ffn_in(s, step),
                 Stage::Experts(s) => self.experts(s, step),
@@ -317,6 +319,11 @@ impl<'a> Oracle<'a> {
     }
 
     fn norm(&self, norm: &Norm, x: &[Near]) -> Vec<Near> {
+        self.norm_at(norm, x, 0)
+    }
+
+    /// Norm of a part of a row, with the weights from `first` on.
+    fn norm_at(&self, norm: &Norm, x: &[Near], first: usize) -> Vec<Near> {
         let Norm { kind, weight, bias, eps } = *norm;
         let (len, eps) = (x.len() as f64, f64::from(eps));
         let mean = match kind {
@@ -334,7 +341,7 @@ impl<'a> Oracle<'a> {
         // roundings.
         let relative = centred.iter().map(|x| x.v.abs() * x.err).sum::<f64>() / len / mean_square + SUM;
         let factor = Near { v: mean_square.sqrt().recip(), err: relative / mean_square.sqrt() };
-        let weight = &self.weights[weight.0 as usize];
+        let weight = &self.weights[weight.0 as usize][first..];
         let scaled = centred.iter().zip(weight).map(|(x, w)| x.times(factor).times(Near::exact(*w)));
         match bias {
             Some(bias) => {
