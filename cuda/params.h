@@ -148,6 +148,20 @@
 #define DELTA_ROWS 8
 #define DELTA_COLS 8
 
+/* Threads of the kernels of a convolution, rows per thread in a prompt, and the most rows that it reads. */
+#define CONV_THREADS 128
+#define CONV_ROWS 8
+#define CONV_MAX_TAPS 8
+
+/* Mamba: most threads of the row-by-row (scan) kernel, elements of a key per thread, rows in shared memory at
+ * a time, longest heads and keys; threads of the kernel of the gate. */
+#define MAMBA_THREADS 512
+#define MAMBA_PART 32
+#define MAMBA_ROWS 4
+#define MAMBA_MAX_DIM 128
+#define MAMBA_MAX_KEYS 256
+#define MAMBA_GATE_THREADS 256
+
 /* State slot of a sequence that has no state yet. */
 #define NO_STATE 0xffffffff
 
@@ -534,6 +548,58 @@ struct FfnInParams {
     POINTER(float) h;
     uint32_t act;
     uint32_t reserved;
+};
+
+/* A convolution over the rows of each sequence, and its gates. */
+struct ConvParams {
+    struct StepTables step;
+    /* [seqs] */
+    POINTER(const struct StepRun) runs;
+    /* [rows, channels] each; `before` and `after` may be null. */
+    POINTER(const float) u;
+    POINTER(const float) before;
+    POINTER(const float) after;
+    /* [channels, taps] */
+    POINTER(const float) w;
+    /* [channels], may be null. */
+    POINTER(const float) bias;
+    /* [rows, channels] */
+    POINTER(float) out;
+    /* [slots, taps - 1, channels] */
+    POINTER(float) tails;
+    uint32_t channels;
+    /* At most CONV_MAX_TAPS. */
+    uint32_t taps;
+    /* True if SiLU follows the sum. */
+    uint32_t silu;
+    uint32_t reserved;
+};
+
+/* A Mamba-2 recurrence. */
+struct MambaParams {
+    struct StepTables step;
+    /* [seqs] */
+    POINTER(const struct StepRun) runs;
+    /* [rows, channels]: the values of n_heads heads, then n_groups keys and as many queries. */
+    POINTER(const float) c;
+    /* [rows, n_heads, head_dim] */
+    POINTER(const float) z;
+    /* [rows, n_heads] */
+    POINTER(const float) a;
+    /* [n_heads] each. */
+    POINTER(const float) decay;
+    POINTER(const float) dt;
+    POINTER(const float) skip;
+    /* RMS norm over the heads of each group, or NORM_NONE; weight [n_heads, head_dim]. */
+    struct NormParams norm;
+    /* [rows, n_heads, head_dim] */
+    POINTER(float) out;
+    /* [slots, n_heads, key elements, value elements] */
+    POINTER(float) matrices;
+    uint32_t n_heads;
+    uint32_t n_groups;
+    uint32_t head_dim;
+    uint32_t key_dim;
 };
 
 /* Recurrent part of a gated delta net. */

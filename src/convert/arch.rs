@@ -5,6 +5,7 @@ use serde_json::Value as Json;
 
 use super::ConvertError;
 use super::config::Config;
+use super::recurrent::Recurrent;
 
 /// Change to a tensor's elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,6 +81,8 @@ pub enum Dim {
     DeltaInputs,
     /// Beta and alpha of a delta net's value heads together.
     DeltaRates,
+    /// Inputs of a short convolution and its gates together.
+    ConvInputs,
     /// Kernel size of the convolution.
     Taps,
     /// 1.
@@ -131,8 +134,11 @@ pub struct Architecture {
     pub globals: &'static [Rule],
     /// Tensors of each layer.
     pub layer: &'static [&'static [Rule]],
-    /// Tensors of a layer with a delta net; empty if the architecture has no such layers.
+    /// Tensors of a layer with a delta net, or of a [`recurrent`](Self::recurrent) one; empty if the
+    /// architecture has no such layers.
     pub delta: &'static [&'static [Rule]],
+    /// Reads which layers have a short convolution instead of attention, if the architecture has such layers.
+    pub recurrent: Option<fn(&Config) -> Result<Recurrent, ConvertError>>,
     /// Rules that replace those with [`Change::Stack`] if all experts of a layer are already one tensor.
     pub fused: &'static [Rule],
     /// Prefixes of multi-token prediction (MTP) tensors, which are left out.
@@ -175,9 +181,9 @@ pub enum Rope {
 }
 
 use Dim::{
-    DeltaChannels, DeltaHead, DeltaHeads, DeltaInputs, DeltaRates, DeltaValues, ExpertFfn, ExpertGateUp,
-    Experts, Ffn, GateUp, Head, Hidden, Kv, Labels, One, Positions, Q, QGate, Qkv, SharedFfn, Taps,
-    TokenTypes, Vocab,
+    ConvInputs, DeltaChannels, DeltaHead, DeltaHeads, DeltaInputs, DeltaRates, DeltaValues, ExpertFfn,
+    ExpertGateUp, Experts, Ffn, GateUp, Head, Hidden, Kv, Labels, One, Positions, Q, QGate, Qkv, SharedFfn,
+    Taps, TokenTypes, Vocab,
 };
 
 const fn matrix(
@@ -388,6 +394,28 @@ const GROUPED_DELTA_NET: &[Rule] = &[
     plain(&["linear_attn.norm.weight"], "ssm_norm.weight", &[DeltaHead]),
     matrix(&["linear_attn.out_proj.weight"], "ssm_out.weight", &[Hidden, DeltaValues], Change::None),
 ];
+const LFM2_GLOBALS: &[Rule] =
+    &[GLOBALS[0], plain(&["model.embedding_norm.weight"], "token_embd_norm.weight", &[Hidden])];
+const LFM2_NORMS: &[Rule] = &[
+    plain(&["operator_norm.weight"], "attn_norm.weight", &[Hidden]),
+    plain(&["ffn_norm.weight"], "ffn_norm.weight", &[Hidden]),
+];
+const LFM2_ATTENTION: &[Rule] = &[
+    ATTN_OTHERS[0],
+    matrix(&["self_attn.out_proj.weight"], "attn_output.weight", &[Hidden, Q], Change::None),
+    plain(&["self_attn.q_layernorm.weight"], "attn_q_norm.weight", &[Head]),
+    plain(&["self_attn.k_layernorm.weight"], "attn_k_norm.weight", &[Head]),
+];
+const LFM2_MLP: &[Rule] = &[
+    matrix(&["feed_forward.w1.weight"], "ffn_gate.weight", &[Ffn, Hidden], Change::None),
+    matrix(&["feed_forward.w3.weight"], "ffn_up.weight", &[Ffn, Hidden], Change::None),
+    matrix(&["feed_forward.w2.weight"], "ffn_down.weight", &[Hidden, Ffn], Change::None),
+];
+const SHORT_CONV: &[Rule] = &[
+    matrix(&["conv.in_proj.weight"], "shortconv.in_proj.weight", &[ConvInputs, Hidden], Change::None),
+    plain(&["conv.conv.weight"], "shortconv.conv.weight", &[Hidden, One, Taps]),
+    matrix(&["conv.out_proj.weight"], "shortconv.out_proj.weight", &[Hidden, Hidden], Change::None),
+];
 const GPT2_GLOBALS: &[Rule] = &[
     plain(&["wte.weight"], "token_embd.weight", &[Vocab, Hidden]),
     plain(&["wpe.weight"], "position_embd.weight", &[Positions, Hidden]),
@@ -485,6 +513,7 @@ const LLAMA: Architecture = Architecture {
     globals: GLOBALS,
     layer: &[NORMS, ATTN_PERMUTED, ATTN_OTHERS, ATTN_OTHER_BIASES, MLP, MLP_BIASES],
     delta: &[],
+    recurrent: None,
     fused: &[],
     mtp: &[],
     unused: &[],
@@ -627,6 +656,19 @@ pub static ARCHITECTURES: &[Architecture] = &[
         // Defaults of Phi3Config.
         defaults: &[("rms_norm_eps", 1e-5), ("original_max_position_embeddings", 4096.0)],
         long_rope: true,
+        ..LLAMA
+    },
+    Architecture {
+        classes: &["Lfm2ForCausalLM"],
+        name: |config| gated(config, &["silu"], "lfm2"),
+        globals: LFM2_GLOBALS,
+        layer: &[LFM2_NORMS, ATTN_HALVES, LFM2_ATTENTION, LFM2_MLP],
+        delta: &[LFM2_NORMS, SHORT_CONV, LFM2_MLP],
+        recurrent: Some(Recurrent::lfm2),
+        tied: true,
+        // Defaults of Lfm2Config.
+        defaults: &[("norm_eps", 1e-5), ("conv_L_cache", 3.0), ("rope_theta", 1e6)],
+        rope: Rope::Base,
         ..LLAMA
     },
     QWEN35,

@@ -17,6 +17,7 @@ mod metaspace;
 mod names;
 mod pooling;
 mod pre;
+mod recurrent;
 mod sentencepiece;
 mod shape;
 mod tensors;

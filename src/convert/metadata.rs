@@ -129,7 +129,10 @@ pub fn write(
         set(to, Value::F32(config.positive(&[*from])?.unwrap_or(1.0) as f32));
     }
     if let Some(hybrid) = &shape.hybrid {
-        hybrid.write(set);
+        hybrid.write(&mut set);
+    }
+    if let Some(recurrent) = &shape.recurrent {
+        recurrent.write(shape.n_kv_heads, shape.vocab, &mut set);
     }
     if is_gemma {
         windows(name, config, shape, metadata)?;

@@ -4,6 +4,7 @@ use super::ConvertError;
 use super::arch::{Architecture, Dim};
 use super::config::Config;
 use super::hybrid::Hybrid;
+use super::recurrent::Recurrent;
 
 /// Counts and widths.
 #[derive(Clone, Debug, PartialEq)]
@@ -32,6 +33,8 @@ pub struct Shape {
     pub experts: Option<(usize, usize, usize)>,
     /// Layers with a delta net, for architectures that have them.
     pub hybrid: Option<Hybrid>,
+    /// Layers with a short convolution, for architectures that have them.
+    pub recurrent: Option<Recurrent>,
     /// Token types of an encoder.
     pub token_types: usize,
     /// Class names of a classifier; empty names if the configuration has none.
@@ -59,7 +62,11 @@ impl Shape {
         let is_gpt2 = arch.layer_norm;
         // Then all layers have experts, and no key gives the width of a dense network.
         let has_experts_alone = !arch.fused.is_empty();
+        let recurrent = arch.recurrent.map(|read| read(config)).transpose()?;
         let ffn = match config.count(&["intermediate_size", "n_inner"])? {
+            _ if recurrent.as_ref().is_some_and(|recurrent| recurrent.ffn.is_some()) => {
+                recurrent.as_ref().and_then(|recurrent| recurrent.ffn)
+            }
             Some(ffn) => Some(ffn),
             None if is_gpt2 => Some(4 * hidden),
             None if has_experts_alone => None,
@@ -84,11 +91,11 @@ impl Shape {
             let want = format!("at most {vocab}, the rows of the embedding");
             return Err(config.wrong("vocab_size", &want, config.get(&["vocab_size"])));
         }
-        let eps = config.positive(&["rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps"])?;
+        let eps = config.positive(&["rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps", "norm_eps"])?;
         let n_layers = config.require(&["num_hidden_layers", "n_layer"])?;
         let has_head_dim = head_dim.is_some();
         let head_dim = head_dim.unwrap_or(hidden / n_heads);
-        let hybrid = match arch.delta.is_empty() {
+        let hybrid = match arch.delta.is_empty() || recurrent.is_some() {
             true => None,
             false => Some(Hybrid::read(config, arch, n_layers, head_dim)?),
         };
@@ -108,6 +115,7 @@ impl Shape {
             eps: eps.ok_or_else(|| config.wrong("rms_norm_eps", "a number above 0", None))?,
             experts,
             hybrid,
+            recurrent,
             token_types: config.count(&["type_vocab_size"])?.unwrap_or(0),
             labels: labels(config),
         })
@@ -137,7 +145,11 @@ impl Shape {
             Dim::DeltaChannels => of_delta(|hybrid| hybrid.keys() + hybrid.n_heads * hybrid.head_dim),
             Dim::DeltaInputs => self.len(Dim::DeltaChannels) + self.len(Dim::DeltaValues),
             Dim::DeltaRates => 2 * self.len(Dim::DeltaHeads),
-            Dim::Taps => of_delta(|_| super::hybrid::TAPS),
+            Dim::ConvInputs => 3 * self.hidden,
+            Dim::Taps => match &self.recurrent {
+                Some(recurrent) => recurrent.taps,
+                None => of_delta(|_| super::hybrid::TAPS),
+            },
             Dim::One => 1,
             Dim::TokenTypes => self.token_types,
             Dim::Labels => self.labels.len(),

@@ -216,7 +216,8 @@ pub fn plan(
     for layer in 0..shape.n_layers {
         let (from, to) = (format!("{}{layer}.", arch.layers), format!("blk.{layer}."));
         let has_delta = shape.hybrid.as_ref().is_some_and(|hybrid| hybrid.has_delta(layer));
-        let rules = if has_delta { arch.delta } else { arch.layer };
+        let recurs = has_delta || shape.recurrent.as_ref().is_some_and(|recurrent| recurrent.layers[layer]);
+        let rules = if recurs { arch.delta } else { arch.layer };
         let is_there = |name: &&str| planner.named.get(&format!("{from}{name}")).is_some();
         let fused = arch.fused.first().is_some_and(|rule| rule.from.iter().any(is_there));
         let rules = rules.iter().copied().flatten().filter(|rule| !fused || rule.change != Change::Stack);

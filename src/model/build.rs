@@ -166,6 +166,11 @@ impl<'a> Builder<'a> {
         known.map_or_else(|| self.buf(name, RowsOf::Step, cols), |at| Buf(at as u32))
     }
 
+    /// Columns of a buffer.
+    pub fn width_of(&self, buf: Buf) -> usize {
+        self.program.buf_decl(buf).cols
+    }
+
     /// Declares one layer's KV cache, with the model's KV heads and the caller's codecs.
     pub fn kv(&mut self) -> Kv {
         self.kv_of(self.hyper.n_kv_heads)
@@ -533,10 +538,7 @@ impl<'a> Builder<'a> {
                 self.projection(&wv, kv, dim)?,
             ]);
         }
-        let rows = [0..q, q..q + kv, q + kv..q + 2 * kv];
-        let scale = self.scales(&stem, 1)?[0];
-        let mut parts = self.parts(&stem, q + 2 * kv, dim, rows)?.into_iter();
-        Ok(std::array::from_fn(|_| Linear { scale, ..parts.next().expect("one per range") }))
+        self.divided(&stem, [q, kv, kv], dim)
     }
 
     /// The gate and up projections of a block, which are the rows of one tensor, `ffn_up`.
@@ -546,9 +548,26 @@ impl<'a> Builder<'a> {
     pub fn gate_up(&mut self, blk: &str, ffn_dim: usize, dim: usize) -> Result<[Linear; 2], ModelError> {
         let stem = format!("{blk}.ffn_up");
         self.check_scale(&stem)?;
-        let scale = self.scales(&stem, 1)?[0];
-        let rows = [0..ffn_dim, ffn_dim..2 * ffn_dim];
-        let mut parts = self.parts(&stem, 2 * ffn_dim, dim, rows)?.into_iter();
+        self.divided(&stem, [ffn_dim, ffn_dim], dim)
+    }
+
+    /// Layers with these numbers of outputs, which are the rows of one tensor, `stem.weight`, in this order.
+    ///
+    /// # Errors
+    /// As [`qkv`](Self::qkv) for a combined tensor.
+    pub fn divided<const N: usize>(
+        &mut self,
+        stem: &str,
+        outputs: [usize; N],
+        inputs: usize,
+    ) -> Result<[Linear; N], ModelError> {
+        let scale = self.scales(stem, 1)?[0];
+        let mut end = 0;
+        let rows = outputs.map(|n| {
+            end += n;
+            end - n..end
+        });
+        let mut parts = self.parts(stem, end, inputs, rows)?.into_iter();
         Ok(std::array::from_fn(|_| Linear { scale, ..parts.next().expect("one per range") }))
     }
 

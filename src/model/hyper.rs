@@ -19,7 +19,7 @@ pub struct Hyper {
     /// Width of the residual stream.
     pub dim: usize,
     /// Width of the feed-forward hidden layer; if blocks differ, this and the next two are those of the first
-    /// block.
+    /// block that has one.
     pub ffn_dim: usize,
     /// Number of query heads; a multiple of the KV heads.
     pub n_heads: usize,
@@ -40,11 +40,11 @@ pub struct Hyper {
 /// Hyperparameters that files may specify per block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LayerHyper {
-    /// Width of the feed-forward hidden layer.
+    /// Width of the feed-forward hidden layer. In a model with recurrent blocks, 0 for one without it.
     pub ffn_dim: usize,
     /// Number of query heads; a multiple of the KV heads.
     pub n_heads: usize,
-    /// Number of key and value heads.
+    /// Number of key and value heads. In a model with recurrent blocks, 0 for one without attention.
     pub n_kv_heads: usize,
 }
 
@@ -63,9 +63,17 @@ impl PerLayer {
         }
     }
 
-    /// True if the blocks differ: a list of equal numbers is one number.
+    /// True if the blocks differ: a list of equal numbers above 0 is one number.
     fn is_list(&self) -> bool {
-        matches!(self, Self::Each(numbers) if numbers.iter().any(|number| *number != numbers[0]))
+        matches!(self, Self::Each(numbers) if numbers.iter().any(|n| *n == 0 || *n != numbers[0]))
+    }
+
+    /// The first number above 0, or 1.
+    fn first(&self) -> usize {
+        match self {
+            Self::All(number) => *number,
+            Self::Each(numbers) => numbers.iter().copied().find(|number| *number > 0).unwrap_or(1),
+        }
     }
 }
 
@@ -195,10 +203,10 @@ impl Hyper {
         };
         let differs = [&ffn, &heads, &kv_heads].into_iter().any(PerLayer::is_list);
         let differing: Option<Vec<LayerHyper>> = differs.then(|| (0..n_layers).map(of).collect());
-        let first = of(0);
+        let first = LayerHyper { ffn_dim: ffn.first(), n_heads: heads.first(), n_kv_heads: kv_heads.first() };
         for (layer, hyper) in differing.as_deref().unwrap_or(&[first]).iter().enumerate() {
             let LayerHyper { n_heads, n_kv_heads, .. } = hyper;
-            if !n_heads.is_multiple_of(*n_kv_heads) {
+            if *n_kv_heads > 0 && !n_heads.is_multiple_of(*n_kv_heads) {
                 let place = if differs { format!(" in layer {layer}") } else { String::new() };
                 let want = format!("a divisor of the {n_heads} query heads{place}");
                 return Err(keys.wrong("attention.head_count_kv", want, n_kv_heads));
@@ -307,6 +315,13 @@ impl Keys<'_> {
         if !has(ALL) && has(EXPERT) { EXPERT } else { ALL }
     }
 
+    /// True if the file has blocks with a recurrent state, which may lack attention.
+    fn recurs(&self) -> bool {
+        ["ssm.conv_kernel", "shortconv.l_cache"]
+            .iter()
+            .any(|name| self.metadata.get(&format!("{}.{name}", self.prefix)).is_some())
+    }
+
     /// A number, or an array with one per block.
     fn per_layer(&self, name: &str) -> Result<PerLayer, ModelError> {
         let Some(Value::Array(array)) = self.metadata.get(&self.key(name)) else {
@@ -317,9 +332,10 @@ impl Keys<'_> {
             let want = format!("a number, or an array of {} integers", self.n_layers);
             self.wrong(name, want, Value::Array(array.clone()).describe())
         })?;
-        let count = |number: &i128| usize::try_from(*number).ok().filter(|n| (1..=MAX_COUNT).contains(n));
+        let least = if self.recurs() && name != "attention.head_count" { 0 } else { 1 };
+        let count = |number: &i128| usize::try_from(*number).ok().filter(|n| (least..=MAX_COUNT).contains(n));
         let counts: Option<Vec<usize>> = numbers.iter().map(count).collect();
-        let want = format!("1 to {MAX_COUNT} in each layer");
+        let want = format!("{least} to {MAX_COUNT} in each layer");
         counts.map(PerLayer::Each).ok_or_else(|| self.wrong(name, want, by_layer(&numbers)))
     }
 

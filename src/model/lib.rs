@@ -8,16 +8,21 @@
 pub mod bert;
 pub mod bitnet;
 pub mod build;
+pub mod falcon_h1;
 pub mod gemma3;
 pub mod glm4;
 pub mod gpt2;
 pub mod gpt_oss;
 pub mod granite;
+pub mod granite_hybrid;
 mod hadamard;
 pub mod hyper;
 mod keys;
+pub mod lfm2;
 pub mod llama;
 pub mod minicpm;
+mod mixer;
+pub mod nemotron_h;
 pub mod phi3;
 pub mod pooling;
 pub mod qwen2;
@@ -68,6 +73,10 @@ pub static REGISTRY: &[&Architecture] = &[
     &granite::ARCHITECTURE,
     &glm4::ARCHITECTURE,
     &phi3::ARCHITECTURE,
+    &lfm2::ARCHITECTURE,
+    &granite_hybrid::ARCHITECTURE,
+    &falcon_h1::ARCHITECTURE,
+    &nemotron_h::ARCHITECTURE,
     &bert::ARCHITECTURE,
     &bert::NOMIC,
 ];

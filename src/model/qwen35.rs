@@ -9,7 +9,7 @@ use super::build::Mixture;
 use super::{Architecture, Builder, Hyper, ModelError};
 use sterna_gguf::Value;
 use sterna_program::{
-    Act, Attend, AttnIn, Buf, Delta, DeltaIn, Experts, FfnIn, Linear, ProjAdd, RopeId, RopeStyle, RowsOf,
+    Act, Attend, AttnIn, Buf, Delta, Experts, FfnIn, Linear, ProjAdd, ProjIn, RopeId, RopeStyle, RowsOf,
     StateDecl, Weight,
 };
 
@@ -156,7 +156,8 @@ fn delta_net(
 
     let norm = m.rms_norm(&blk("attn_norm"), dim)?;
     let DeltaWeights { wu, wz, wa, wb, conv, decay, dt, grouped } = read(m, layer, decl)?;
-    m.push(format!("{layer}.delta_in"), DeltaIn { x, norm, wu, wz, wa, wb, u, z, a, b });
+    let products = vec![(wu, u), (wz, z), (wa, a), (wb, b)];
+    m.push(format!("{layer}.delta_in"), ProjIn { x, norm, products });
 
     let norm = m.rms_norm(&blk("ssm_norm"), decl.head_dim)?;
     m.push(
@@ -194,7 +195,7 @@ fn attention(m: &mut Builder<'_>, layer: usize, bufs: &HeadBufs) -> Result<(), M
 
 /// The number of layers without the multi-token prediction (MTP) blocks. Their tensors are ignored, and so
 /// are those for images.
-fn trunk(m: &mut Builder<'_>, h: &Hyper) -> Result<usize, ModelError> {
+pub(super) fn trunk(m: &mut Builder<'_>, h: &Hyper) -> Result<usize, ModelError> {
     const GUESSING: &str = "nextn_predict_layers";
     let guessing = m.number_or(GUESSING, 0)?;
     if guessing >= h.n_layers {
@@ -275,7 +276,8 @@ fn state(m: &Builder<'_>) -> Result<StateDecl, ModelError> {
         let want = format!("{}, {n_heads} heads of {head_dim}", n_heads * head_dim);
         return Err(m.wrong(VALUES, want, values));
     }
-    Ok(StateDecl { n_heads, n_key_heads, head_dim, taps: within(TAPS, 2..=StateDecl::MAX_TAPS)? })
+    let taps = within(TAPS, 2..=StateDecl::MAX_TAPS)?;
+    Ok(StateDecl { n_heads, n_key_heads, head_dim, key_dim: head_dim, taps })
 }
 
 /// The rotary embedding. For text, the positions of all sections are equal; a pair outside all sections would

@@ -16,7 +16,7 @@ const ORDER: &str = "by value head";
 
 fn grouped(m: &mut Builder<'_>, layer: usize, decl: StateDecl) -> Result<DeltaWeights, ModelError> {
     let blk = |name: &str| format!("blk.{layer}.{name}");
-    let StateDecl { n_heads, n_key_heads, head_dim, taps } = decl;
+    let StateDecl { n_heads, n_key_heads, head_dim, taps, .. } = decl;
     let dim = m.hyper().dim;
     let (keys, values) = (n_key_heads * head_dim, n_heads * head_dim);
     let per_key = n_heads / n_key_heads;

@@ -6,9 +6,9 @@ use ggml_types::{Act, KvSide, types};
 
 use super::part::{Named, named};
 use super::{
-    Attend, AttnIn, Basis, BasisId, Buf, BufDecl, Delta, DeltaIn, Embed, Expert, Experts, FfnIn, Kv, KvDecl,
-    Linear, Logits, Norm, NormKind, PAGE, Program, ProjAdd, RopeId, Row, RowsOf, Sample, Stage, State,
-    StateDecl, Step, Weight, WeightDecl,
+    Attend, AttnIn, Basis, BasisId, Buf, BufDecl, Conv, Delta, Embed, Expert, Experts, FfnIn, Kv, KvDecl,
+    Linear, Logits, Mamba, Norm, NormKind, PAGE, Program, ProjAdd, ProjIn, RopeId, Row, RowsOf, Sample,
+    Stage, State, StateDecl, Step, Weight, WeightDecl,
 };
 
 /// A program that cannot run: a bug of the model that created it.
@@ -198,7 +198,9 @@ impl Program {
             Stage::Embed(s) => self.check_embed(s),
             Stage::AttnIn(s) => self.check_attn_in(s),
             Stage::Attend(s) => self.check_attend(s),
-            Stage::DeltaIn(s) => self.check_delta_in(s),
+            Stage::ProjIn(s) => self.check_proj_in(s),
+            Stage::Conv(s) => self.check_conv(s),
+            Stage::Mamba(s) => self.check_mamba(s),
             Stage::Delta(s) => self.check_delta(s),
             Stage::ProjAdd(s) => self.check_proj_add(s),
             Stage::FfnIn(s) => self.check_ffn_in(s),
@@ -295,21 +297,48 @@ impl Program {
         want_factor("the scores' factor", scale)
     }
 
-    fn check_delta_in(&self, s: &DeltaIn) -> Result<(), String> {
-        let DeltaIn { x, ref norm, ref wu, ref wz, ref wa, ref wb, u, z, a, b } = *s;
+    fn check_proj_in(&self, s: &ProjIn) -> Result<(), String> {
+        let ProjIn { x, ref norm, ref products } = *s;
         let dim = self.want_buf("x", x, RowsOf::Step)?.cols;
         self.want_norm(norm, dim)?;
-        self.want_apart(&[x, u, z, a, b])?;
-        for (name, linear, buf) in [("u", wu, u), ("z", wz, z), ("a", wa, a), ("b", wb, b)] {
-            self.want_plain(linear, self.want_buf(name, buf, RowsOf::Step)?.cols, dim)?;
+        if !(1..=ProjIn::MAX_PRODUCTS).contains(&products.len()) {
+            return Err(format!("{} products, want 1 to {}", products.len(), ProjIn::MAX_PRODUCTS));
         }
-        Ok(())
+        let bufs: Vec<Buf> = [x].into_iter().chain(products.iter().map(|(_, buf)| *buf)).collect();
+        for (linear, buf) in products {
+            self.want_plain(linear, self.want_buf("product", *buf, RowsOf::Step)?.cols, dim)?;
+        }
+        self.want_apart(&bufs)
+    }
+
+    fn check_conv(&self, s: &Conv) -> Result<(), String> {
+        // With or without SiLU.
+        let Conv { u, before, after, state, w, bias, silu: _, out } = *s;
+        let decl = self.want_state(state)?;
+        if decl.matrix_elems() > 0 {
+            return Err("a state with matrices".into());
+        }
+        self.want_taps(decl)?;
+        let channels = decl.channels();
+        let bufs = [Some(u), before, after, Some(out)];
+        for (name, buf) in ["u", "before", "after", "out"].into_iter().zip(bufs) {
+            let Some(buf) = buf else { continue };
+            equal("channels", channels, name, self.want_buf(name, buf, RowsOf::Step)?.cols)?;
+        }
+        self.want_apart(&bufs.into_iter().flatten().collect::<Vec<_>>())?;
+        self.want_vector(w, channels * decl.taps)?;
+        bias.map_or(Ok(()), |bias| self.want_vector(bias, channels))
     }
 
     fn check_delta(&self, s: &Delta) -> Result<(), String> {
         // Either order of heads is valid.
         let Delta { u, z, a, b, state, conv, decay, dt, eps, ref norm, grouped: _, out } = *s;
         let decl = self.want_state(state)?;
+        self.want_taps(decl)?;
+        let (head_dim, step) = (decl.head_dim, StateDecl::HEAD_DIM_STEP);
+        if !head_dim.is_multiple_of(step) || decl.key_dim != head_dim {
+            return Err(format!("heads of {head_dim} and {}, want equal multiples of {step}", decl.key_dim));
+        }
         let values = decl.n_heads * decl.head_dim;
         for (name, buf, cols) in [
             ("u", u, decl.channels()),
@@ -332,6 +361,29 @@ impl Program {
             return Err(format!("an epsilon of {eps}"));
         }
         self.want_norm(norm, decl.head_dim)
+    }
+
+    fn check_mamba(&self, s: &Mamba) -> Result<(), String> {
+        let Mamba { c, z, a, state, decay, dt, skip, ref norm, out } = *s;
+        let decl = self.want_state(state)?;
+        if decl.taps != 1 || decl.key_dim == 0 {
+            return Err(format!("keys of {}, and a convolution of {} taps", decl.key_dim, decl.taps));
+        }
+        let values = decl.n_heads * decl.head_dim;
+        let bufs =
+            [("c", c, decl.channels()), ("z", z, values), ("a", a, decl.n_heads), ("out", out, values)];
+        for (name, buf, cols) in bufs {
+            equal("columns", cols, name, self.want_buf(name, buf, RowsOf::Step)?.cols)?;
+        }
+        self.want_apart(&bufs.map(|(_, buf, _)| buf))?;
+        for vector in [decay, dt, skip] {
+            self.want_vector(vector, decl.n_heads)?;
+        }
+        match norm {
+            Some(norm) if norm.kind != NormKind::Rms => Err("a norm of groups that is no RMS norm".into()),
+            Some(norm) => self.want_norm(norm, values),
+            None => Ok(()),
+        }
     }
 
     fn check_proj_add(&self, s: &ProjAdd) -> Result<(), String> {
@@ -409,17 +461,22 @@ impl Program {
     fn want_state(&self, state: State) -> Result<&StateDecl, String> {
         let decl = self.states.get(state.0 as usize);
         let decl = decl.ok_or_else(|| format!("state {} is not declared", state.0))?;
-        let StateDecl { n_heads, n_key_heads, head_dim, taps } = *decl;
+        // The stage checks the length of keys.
+        let StateDecl { n_heads, n_key_heads, head_dim, key_dim: _, taps } = *decl;
         if n_key_heads == 0 || n_heads == 0 || !n_heads.is_multiple_of(n_key_heads) {
             return Err(format!("{n_heads} heads for {n_key_heads} key heads"));
         }
-        if head_dim == 0 || !head_dim.is_multiple_of(StateDecl::HEAD_DIM_STEP) {
-            return Err(format!("heads of {head_dim}, want a multiple of {}", StateDecl::HEAD_DIM_STEP));
-        }
-        if !(2..=StateDecl::MAX_TAPS).contains(&taps) {
-            return Err(format!("a convolution of {taps} taps, want 2 to {}", StateDecl::MAX_TAPS));
+        if head_dim == 0 || taps == 0 {
+            return Err(format!("heads of {head_dim}, a convolution of {taps} taps"));
         }
         Ok(decl)
+    }
+
+    fn want_taps(&self, decl: &StateDecl) -> Result<(), String> {
+        match decl.taps {
+            2..=StateDecl::MAX_TAPS => Ok(()),
+            taps => Err(format!("a convolution of {taps} taps, want 2 to {}", StateDecl::MAX_TAPS)),
+        }
     }
 
     fn want_weight(&self, w: Weight) -> Result<&WeightDecl, String> {

@@ -5,8 +5,8 @@ use std::ops::{Add, AddAssign};
 use ggml_types::KvCodec;
 
 use super::{
-    Attend, AttnIn, Delta, DeltaIn, Embed, Expert, Experts, FfnIn, Kv, KvDecl, Linear, Logits, PAGE, Program,
-    ProjAdd, Row, Sample, Stage, Step, Weight,
+    Attend, AttnIn, Conv, Delta, Embed, Expert, Experts, FfnIn, Kv, KvDecl, Linear, Logits, Mamba, PAGE,
+    Program, ProjAdd, ProjIn, Row, Sample, Stage, Step, Weight,
 };
 
 const F16_BYTES: u64 = 2;
@@ -94,9 +94,18 @@ impl Program {
                     ..Cost::default()
                 }
             }
-            Stage::DeltaIn(s) => {
-                let DeltaIn { x: _, norm: _, wu, wz, wa, wb, u: _, z: _, a: _, b: _ } = s;
-                linears(&[wu, wz, wa, wb])
+            Stage::ProjIn(s) => {
+                let ProjIn { x: _, norm: _, products } = s;
+                self.linears_cost(products.iter().map(|(linear, _)| linear), n_rows)
+            }
+            Stage::Conv(s) => {
+                let Conv { u: _, before: _, after: _, state, w, bias: _, silu: _, out: _ } = *s;
+                let state = self.state_decl(state);
+                Cost {
+                    weight_bytes: self.weight_bytes(w),
+                    kv_bytes: 2 * step.runs().count() as u64 * state.bytes() as u64,
+                    macs: n_rows * (state.taps * state.channels()) as u64,
+                }
             }
             Stage::ProjAdd(s) => {
                 let ProjAdd { y: _, w, post: _, residual: _, x: _ } = s;
@@ -128,6 +137,15 @@ impl Program {
                     weight_bytes: self.weight_bytes(conv),
                     kv_bytes: 2 * n_seqs * state.bytes() as u64,
                     macs: n_rows * of_row as u64,
+                }
+            }
+            Stage::Mamba(s) => {
+                let Mamba { c: _, z: _, a: _, state, decay: _, dt: _, skip: _, norm: _, out: _ } = *s;
+                let state = self.state_decl(state);
+                Cost {
+                    kv_bytes: 2 * step.runs().count() as u64 * state.bytes() as u64,
+                    macs: 2 * n_rows * state.matrix_elems() as u64,
+                    ..Cost::default()
                 }
             }
             Stage::Experts(s) => {

@@ -19,8 +19,8 @@ pub use cost::Cost;
 pub use part::{Layer, Part};
 pub use sampling::{Sampling, TokenChange};
 pub use stage::{
-    Act, ActQuant, Attend, AttnIn, Basis, Delta, DeltaIn, Embed, Expert, Experts, FfnIn, Linear, Logits,
-    Norm, NormKind, ProjAdd, Rope, RopeStyle, Sample, Stage,
+    Act, ActQuant, Attend, AttnIn, Basis, Conv, Delta, Embed, Expert, Experts, FfnIn, Linear, Logits, Mamba,
+    Norm, NormKind, ProjAdd, ProjIn, Rope, RopeStyle, Sample, Stage,
 };
 pub use step::{KvWindow, PAGE, PageTable, Row, StateSlots, Step};
 
@@ -119,33 +119,41 @@ impl KvDecl {
     }
 }
 
-/// One layer's recurrent state in f32: [`Limits::states`] slots, each for one sequence.
+/// A stage's recurrent state in f32: [`Limits::states`] slots, each for one sequence. It has a matrix of
+/// `[head_dim, key_dim]` per head, and the last rows of a convolution; either may be empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StateDecl {
     /// Number of value heads, a multiple of the key heads.
     pub n_heads: usize,
     /// Number of query and key heads.
     pub n_key_heads: usize,
-    /// Length of a query, key or value vector: a multiple of [`HEAD_DIM_STEP`](Self::HEAD_DIM_STEP).
+    /// Length of a value vector.
     pub head_dim: usize,
-    /// Rows that the convolution reads, including its own.
+    /// Length of a query or key vector; 0 without matrices.
+    pub key_dim: usize,
+    /// Rows that the convolution reads, including its own; 1 without a convolution.
     pub taps: usize,
 }
 
 impl StateDecl {
-    /// Head dimensions are multiples of this.
+    /// Head dimensions of a delta net are multiples of this.
     pub const HEAD_DIM_STEP: usize = 16;
     /// Maximum number of rows that a convolution reads.
     pub const MAX_TAPS: usize = 8;
 
+    /// The state of a convolution alone.
+    pub fn of_conv(channels: usize, taps: usize) -> Self {
+        Self { n_heads: 1, n_key_heads: 1, head_dim: channels, key_dim: 0, taps }
+    }
+
     /// Columns of queries, keys and values together.
     pub fn channels(&self) -> usize {
-        (2 * self.n_key_heads + self.n_heads) * self.head_dim
+        2 * self.n_key_heads * self.key_dim + self.n_heads * self.head_dim
     }
 
     /// Elements of the matrices of one sequence.
     pub fn matrix_elems(&self) -> usize {
-        self.n_heads * self.head_dim * self.head_dim
+        self.n_heads * self.head_dim * self.key_dim
     }
 
     /// Elements of the rows that the convolution still reads, for one sequence.

@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use super::{
-    Attend, AttnIn, BasisId, Buf, Delta, DeltaIn, Embed, Expert, Experts, FfnIn, Kv, KvDecl, Linear, Logits,
-    Norm, Program, ProjAdd, Rope, RopeId, Sample, Stage, State, Weight, WeightDecl,
+    Attend, AttnIn, BasisId, Buf, Conv, Delta, Embed, Expert, Experts, FfnIn, Kv, KvDecl, Linear, Logits,
+    Mamba, Norm, Program, ProjAdd, ProjIn, Rope, RopeId, Sample, Stage, State, Weight, WeightDecl,
 };
 
 /// Consecutive stages of a program as a separate program, with a mapping of its declarations to the whole.
@@ -85,12 +85,20 @@ pub(super) fn named(stage: &mut Stage) -> Vec<Named<'_>> {
             all.extend(gate.as_mut().map(Out));
             all
         }
-        Stage::DeltaIn(s) => {
-            let DeltaIn { x, norm, wu, wz, wa, wb, u, z, a, b } = s;
+        Stage::ProjIn(s) => {
+            let ProjIn { x, norm, products } = s;
             let mut all = vec![In(x)];
             all.extend(of_norm(norm));
-            all.extend([wu, wz, wa, wb].into_iter().flat_map(of_linear));
-            all.extend([u, z, a, b].map(Out));
+            all.extend(products.iter_mut().flat_map(|(linear, buf)| of_linear(linear).chain([Out(buf)])));
+            all
+        }
+        Stage::Conv(s) => {
+            let Conv { u, before, after, state, w, bias, silu: _, out } = s;
+            let mut all: Vec<_> =
+                [Some(u), before.as_mut(), after.as_mut()].into_iter().flatten().map(In).collect();
+            all.push(Named::State(state));
+            all.extend([Some(w), bias.as_mut()].into_iter().flatten().map(Named::Weight));
+            all.push(Out(out));
             all
         }
         Stage::Delta(s) => {
@@ -99,6 +107,15 @@ pub(super) fn named(stage: &mut Stage) -> Vec<Named<'_>> {
             all.push(Named::State(state));
             all.extend([conv, decay, dt].map(Named::Weight));
             all.extend(of_norm(norm));
+            all.push(Out(out));
+            all
+        }
+        Stage::Mamba(s) => {
+            let Mamba { c, z, a, state, decay, dt, skip, norm, out } = s;
+            let mut all: Vec<_> = [c, z, a].map(In).into();
+            all.push(Named::State(state));
+            all.extend([decay, dt, skip].map(Named::Weight));
+            all.extend(norm.iter_mut().flat_map(of_norm));
             all.push(Out(out));
             all
         }
@@ -145,11 +162,6 @@ pub(super) fn named(stage: &mut Stage) -> Vec<Named<'_>> {
 }
 
 impl Stage {
-    /// True for the first stage of a layer.
-    fn begins_layer(&self) -> bool {
-        matches!(self, Self::AttnIn(_) | Self::DeltaIn(_))
-    }
-
     /// All weights that the stage reads.
     pub fn weights(&self) -> Vec<Weight> {
         let mut stage = self.clone();
@@ -229,16 +241,24 @@ impl Program {
 
     /// Start of each layer except the first: a program is split between two devices at these stages.
     pub fn layer_starts(&self) -> Vec<usize> {
-        let begins = |at: &usize| self.stages[*at].1.begins_layer();
-        (0..self.stages.len()).filter(begins).skip(1).collect()
+        (0..self.stages.len()).filter(|at| self.begins_layer(*at)).skip(1).collect()
     }
 
-    /// The layers in order: each from its `AttnIn` or `DeltaIn` to the next one's, or to the head.
+    /// True for the first stage of a layer. In a layer with attention and a recurrent part, attention comes
+    /// first, and its output is projected at the end.
+    fn begins_layer(&self, at: usize) -> bool {
+        match self.stages[at].1 {
+            Stage::AttnIn(_) => true,
+            Stage::ProjIn(_) => !matches!(self.stages[..at].last(), Some((_, Stage::Attend(_)))),
+            _ => false,
+        }
+    }
+
+    /// The layers in order: each from its `AttnIn` or `ProjIn` to the next one's, or to the head.
     pub fn layers(&self) -> Vec<Layer> {
-        let at =
-            |is_it: fn(&Stage) -> bool| (0..self.stages.len()).filter(move |at| is_it(&self.stages[*at].1));
-        let end = at(|stage| matches!(stage, Stage::Logits(_))).next().unwrap_or(self.stages.len());
-        let starts = at(Stage::begins_layer).filter(|start| *start < end);
+        let is_head = |(_, stage): &(String, Stage)| matches!(stage, Stage::Logits(_));
+        let end = self.stages.iter().position(is_head).unwrap_or(self.stages.len());
+        let starts = (0..end).filter(|at| self.begins_layer(*at));
         let cuts: Vec<usize> = starts.chain([end]).collect();
         let layers: Vec<Range<usize>> = cuts.windows(2).map(|cut| cut[0]..cut[1]).collect();
         let mut n_named = vec![0; self.weights.len()];

@@ -19,10 +19,14 @@ pub enum Stage {
     AttnIn(AttnIn),
     /// Attention over the cache.
     Attend(Attend),
-    /// Norm and the input projections of a gated delta net.
-    DeltaIn(DeltaIn),
+    /// Norm and the input projections of a recurrent layer.
+    ProjIn(ProjIn),
+    /// A convolution over the rows of a sequence.
+    Conv(Conv),
     /// A gated delta net: convolution, recurrence, gated norm.
     Delta(Delta),
+    /// A Mamba-2 recurrence, gated, with a norm.
+    Mamba(Mamba),
     /// Projection added to the residual stream.
     ProjAdd(ProjAdd),
     /// Norm and the first half of the feed-forward network.
@@ -42,8 +46,10 @@ impl Stage {
             Self::Embed(_) => "embed",
             Self::AttnIn(_) => "attn_in",
             Self::Attend(_) => "attend",
-            Self::DeltaIn(_) => "delta_in",
+            Self::ProjIn(_) => "proj_in",
+            Self::Conv(_) => "conv",
             Self::Delta(_) => "delta",
+            Self::Mamba(_) => "mamba",
             Self::ProjAdd(_) => "proj_add",
             Self::FfnIn(_) => "ffn_in",
             Self::Experts(_) => "experts",
@@ -61,7 +67,7 @@ impl Stage {
     pub fn linears_mut(&mut self) -> impl Iterator<Item = &mut Linear> {
         let linears: Vec<&mut Linear> = match self {
             Self::AttnIn(s) => vec![&mut s.wq, &mut s.wk, &mut s.wv],
-            Self::DeltaIn(s) => vec![&mut s.wu, &mut s.wz, &mut s.wa, &mut s.wb],
+            Self::ProjIn(s) => s.products.iter_mut().map(|(linear, _)| linear).collect(),
             Self::ProjAdd(s) => vec![&mut s.w],
             Self::FfnIn(s) => s.gate.iter_mut().chain([&mut s.up]).chain(&mut s.share).collect(),
             Self::Experts(s) => {
@@ -72,6 +78,7 @@ impl Stage {
                 layers.chain([&mut s.router]).collect()
             }
             Self::Logits(s) => vec![&mut s.w],
+            Self::Conv(_) | Self::Mamba(_) => Vec::new(),
             Self::Embed(_) | Self::Attend(_) | Self::Delta(_) | Self::Sample(_) => Vec::new(),
         };
         linears.into_iter()
@@ -83,8 +90,10 @@ impl Stage {
             Self::Embed(s) => (vec![], vec![s.x]),
             Self::AttnIn(s) => (vec![s.x], [s.q].into_iter().chain(s.gate).collect()),
             Self::Attend(s) => ([s.q].into_iter().chain(s.gate).collect(), vec![s.out]),
-            Self::DeltaIn(s) => (vec![s.x], vec![s.u, s.z, s.a, s.b]),
+            Self::ProjIn(s) => (vec![s.x], s.products.iter().map(|(_, buf)| *buf).collect()),
+            Self::Conv(s) => ([s.u].into_iter().chain(s.before).chain(s.after).collect(), vec![s.out]),
             Self::Delta(s) => (vec![s.u, s.z, s.a, s.b], vec![s.out]),
+            Self::Mamba(s) => (vec![s.c, s.z, s.a], vec![s.out]),
             Self::ProjAdd(s) => (vec![s.y, s.x], vec![s.x]),
             Self::FfnIn(s) => (vec![s.x], vec![s.h]),
             Self::Experts(s) => (vec![s.x], vec![s.x]),
@@ -96,17 +105,19 @@ impl Stage {
     /// The linear layers of the stage, and the rows that they multiply.
     pub fn linears(&self) -> (RowsOf, impl Iterator<Item = &Linear>) {
         let experts: &[Expert] = if let Self::Experts(s) = self { &s.experts } else { &[] };
+        let products: &[(Linear, Buf)] = if let Self::ProjIn(s) = self { &s.products } else { &[] };
         let (rows, linears) = match self {
             Self::AttnIn(s) => (RowsOf::Step, [Some(&s.wq), Some(&s.wk), Some(&s.wv), None]),
-            Self::DeltaIn(s) => (RowsOf::Step, [Some(&s.wu), Some(&s.wz), Some(&s.wa), Some(&s.wb)]),
             Self::ProjAdd(s) => (RowsOf::Step, [Some(&s.w), None, None, None]),
             Self::FfnIn(s) => (RowsOf::Step, [Some(&s.up), s.gate.as_ref(), s.share.as_ref(), None]),
             Self::Experts(s) => (RowsOf::Step, [Some(&s.router), None, None, None]),
             Self::Logits(s) => (RowsOf::Outputs, [Some(&s.w), None, None, None]),
+            Self::ProjIn(_) | Self::Conv(_) | Self::Mamba(_) => (RowsOf::Step, [None; 4]),
             Self::Embed(_) | Self::Attend(_) | Self::Delta(_) | Self::Sample(_) => (RowsOf::Step, [None; 4]),
         };
         let experts = experts.iter().flat_map(|expert| [&expert.gate, &expert.up, &expert.down]);
-        (rows, linears.into_iter().flatten().chain(experts))
+        let products = products.iter().map(|(linear, _)| linear);
+        (rows, linears.into_iter().flatten().chain(products).chain(experts))
     }
 }
 
@@ -183,30 +194,51 @@ pub struct Attend {
     pub out: Buf,
 }
 
-/// `n = norm(x); u = Wu n, z = Wz n, a = Wa n, b = Wb n`: the inputs of [`Delta`]. Heads and channels are
-/// those of its [`StateDecl`](super::StateDecl).
+/// `n = norm(x); y = W n` for each product, in a buffer of its own: the inputs of [`Conv`], [`Delta`] and
+/// [`Mamba`].
 #[derive(Clone, Debug)]
-pub struct DeltaIn {
+pub struct ProjIn {
     /// In: `[rows, dim]`.
     pub x: Buf,
     /// Norm before the projections.
     pub norm: Norm,
-    /// Queries, keys and values of all heads, `[channels, dim]`.
-    pub wu: Linear,
-    /// Output gate, `[n_heads * head_dim, dim]`.
-    pub wz: Linear,
-    /// Decay, `[n_heads, dim]`.
-    pub wa: Linear,
-    /// Write strength, `[n_heads, dim]`.
-    pub wb: Linear,
-    /// Out: `[rows, channels]`.
+    /// Layers of `[outputs, dim]`, each with the buffer that it writes, `[rows, outputs]`: 1 to
+    /// [`MAX_PRODUCTS`](Self::MAX_PRODUCTS).
+    pub products: Vec<(Linear, Buf)>,
+}
+
+impl ProjIn {
+    /// Maximum number of products.
+    pub const MAX_PRODUCTS: usize = 4;
+}
+
+/// A convolution per channel over the rows of a sequence, with 0 before the first row:
+///
+/// ```text
+/// v = before * u
+/// c[r] = bias + sum over taps j of w[.., j] * v[r - (taps - 1) + j]
+/// out = after * silu(c)
+/// ```
+///
+/// The gates `before` and `after` (LFM2), the bias and SiLU may be absent.
+#[derive(Clone, Debug)]
+pub struct Conv {
+    /// In: `[rows, channels]`.
     pub u: Buf,
-    /// Out: `[rows, n_heads * head_dim]`.
-    pub z: Buf,
-    /// Out: `[rows, n_heads]`.
-    pub a: Buf,
-    /// Out: `[rows, n_heads]`.
-    pub b: Buf,
+    /// In: the gate of the input, `[rows, channels]`.
+    pub before: Option<Buf>,
+    /// In: the gate of the output, `[rows, channels]`.
+    pub after: Option<Buf>,
+    /// In and out: the last `taps - 1` rows of `v`; a state without matrices.
+    pub state: State,
+    /// `[channels * taps]`, f32: the taps per channel; the last one applies to the row itself.
+    pub w: Weight,
+    /// `[channels]`, f32.
+    pub bias: Option<Weight>,
+    /// True if SiLU follows the sum.
+    pub silu: bool,
+    /// Out: `[rows, channels]`.
+    pub out: Buf,
 }
 
 /// A gated delta net (Qwen3.5): each head has a matrix `S`, `[head_dim, head_dim]`. A row decays it, corrects
@@ -249,6 +281,41 @@ pub struct Delta {
     pub norm: Norm,
     /// True if heads of `out` are grouped by their keys.
     pub grouped: bool,
+    /// Out: `[rows, n_heads * head_dim]`.
+    pub out: Buf,
+}
+
+/// A Mamba-2 recurrence: each head has a matrix `S`, `[head_dim, key_dim]`. A row decays it, adds its own
+/// product, and queries it. Rows of a sequence do so sequentially.
+///
+/// `c[r]` contains the values `x` of all heads, then `n_key_heads` keys `B`, then as many queries `C`;
+/// neighbouring heads share them: head `h` uses those of group `h / (n_heads / n_key_heads)`. Per head:
+///
+/// ```text
+/// d = softplus(a + dt), softplus(x) = ln(1 + exp(x))
+/// S = exp(decay * d) S + d x B^T; y = S C + skip * x
+/// out = norm(y * silu(z))
+/// ```
+///
+/// The norm is over the heads of each group together; it may be absent.
+#[derive(Clone, Debug)]
+pub struct Mamba {
+    /// In: `[rows, channels]`.
+    pub c: Buf,
+    /// In: `[rows, n_heads * head_dim]`.
+    pub z: Buf,
+    /// In: `[rows, n_heads]`.
+    pub a: Buf,
+    /// In and out: `S` of each head; a state without a convolution.
+    pub state: State,
+    /// `[n_heads]`, f32, below 0.
+    pub decay: Weight,
+    /// `[n_heads]`, f32.
+    pub dt: Weight,
+    /// `[n_heads]`, f32.
+    pub skip: Weight,
+    /// RMS norm over each group, weight `[n_heads * head_dim]`.
+    pub norm: Option<Norm>,
     /// Out: `[rows, n_heads * head_dim]`.
     pub out: Buf,
 }
@@ -500,4 +567,4 @@ macro_rules! from_struct {
         }
     )*};
 }
-from_struct!(Embed, AttnIn, Attend, DeltaIn, Delta, ProjAdd, FfnIn, Experts, Logits, Sample);
+from_struct!(Embed, AttnIn, Attend, ProjIn, Conv, Delta, Mamba, ProjAdd, FfnIn, Experts, Logits, Sample);

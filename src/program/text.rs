@@ -5,8 +5,8 @@ use std::fmt;
 use ggml_types::{Act, ActQuant};
 
 use super::{
-    Attend, AttnIn, Buf, Delta, DeltaIn, Embed, Expert, Experts, FfnIn, KvDecl, Linear, Logits, Norm,
-    NormKind, Program, ProjAdd, Rope, RopeStyle, RowsOf, Sample, Stage, StateDecl, Weight,
+    Attend, AttnIn, Buf, Conv, Delta, Embed, Expert, Experts, FfnIn, KvDecl, Linear, Logits, Mamba, Norm,
+    NormKind, Program, ProjAdd, ProjIn, Rope, RopeStyle, RowsOf, Sample, Stage, StateDecl, Weight,
 };
 
 impl fmt::Display for Program {
@@ -32,12 +32,14 @@ impl fmt::Display for Program {
             writeln!(f, "kv     {i}: {n_kv_heads} heads of {head_dim}, k {k}, v {v}{kept}")?;
         }
         for (i, state) in self.states.iter().enumerate() {
-            let StateDecl { n_heads, n_key_heads, head_dim, taps } = state;
-            writeln!(
-                f,
-                "state  {i}: {n_heads} heads of {head_dim}, {n_key_heads} of keys, {taps} taps, {} slots",
-                limits.states
-            )?;
+            let StateDecl { n_heads, n_key_heads, head_dim, key_dim, taps } = state;
+            let matrices = match key_dim {
+                0 => format!("{} channels", state.channels()),
+                _ if key_dim == head_dim => format!("{n_heads} heads of {head_dim}, {n_key_heads} of keys"),
+                _ => format!("{n_heads} heads of {head_dim}, {n_key_heads} of keys of {key_dim}"),
+            };
+            let taps = if *taps > 1 { format!(", {taps} taps") } else { String::new() };
+            writeln!(f, "state  {i}: {matrices}{taps}, {} slots", limits.states)?;
         }
         for (i, rope) in self.ropes.iter().enumerate() {
             writeln!(f, "rope   {i}: {rope}")?;
@@ -115,14 +117,23 @@ impl Program {
                     kv.0
                 )
             }
-            Stage::DeltaIn(s) => {
-                let DeltaIn { x, ref norm, ref wu, ref wz, ref wa, ref wb, u, z, a, b } = *s;
+            Stage::ProjIn(s) => {
+                let ProjIn { x, ref norm, ref products } = *s;
                 let n = self.norm_text(norm, self.buf_name(x));
-                let products = [(wu, u), (wz, z), (wa, a), (wb, b)];
-                let products = products.map(|(linear, buf)| {
-                    format!("; {} = {}", self.buf_name(buf), self.linear_text(linear, "n"))
+                let products = products.iter().map(|(linear, buf)| {
+                    format!("; {} = {}", self.buf_name(*buf), self.linear_text(linear, "n"))
                 });
-                format!("n = {n}{}", products.concat())
+                format!("n = {n}{}", products.collect::<String>())
+            }
+            Stage::Conv(s) => {
+                let Conv { u, before, after, state, w, bias, silu, out } = *s;
+                let [before, after] = [before, after]
+                    .map(|gate| gate.map_or(String::new(), |buf| format!("{} * ", self.buf_name(buf))));
+                let bias = bias.map_or(String::new(), |w| format!(" + {}", self.name_of(w)));
+                let (u, w) = (self.buf_name(u), self.name_of(w));
+                let sum = format!("conv({before}{u}, state {}, {w}){bias}", state.0);
+                let sum = if silu { format!("silu({sum})") } else { sum };
+                format!("{} = {after}{sum}", self.buf_name(out))
             }
             Stage::Delta(s) => {
                 let Delta { u, z, a, b, state, conv, decay, dt, eps, ref norm, grouped, out } = *s;
@@ -132,6 +143,15 @@ impl Program {
                 let norm = self.norm_text(norm, "o");
                 let grouped = if grouped { ", grouped" } else { "" };
                 format!("o = {o}; {} = {norm} * silu({z}){grouped}", self.buf_name(out))
+            }
+            Stage::Mamba(s) => {
+                let Mamba { c, z, a, state, decay, dt, skip, ref norm, out } = *s;
+                let [c, z, a] = [c, z, a].map(|buf| self.buf_name(buf));
+                let [decay, dt, skip] = [decay, dt, skip].map(|w| self.name_of(w));
+                let y = format!("mamba({c}, {a}, state {}, {decay}, {dt}, {skip})", state.0);
+                let gated = format!("{y} * silu({z})");
+                let gated = norm.as_ref().map_or(gated.clone(), |norm| self.norm_text(norm, &gated));
+                format!("{} = {gated}", self.buf_name(out))
             }
             Stage::ProjAdd(s) => {
                 let ProjAdd { y, ref w, ref post, ref residual, x } = *s;

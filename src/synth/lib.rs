@@ -19,7 +19,7 @@ use ggml_types::{QuantError, QuantType};
 
 use sterna_gguf::{self as gguf, GgufError, GgufWriter};
 
-pub use preset::{Family, PRESETS, Preset, Spec};
+pub use preset::{Family, MambaForm, PRESETS, Preset, Spec};
 
 /// Reason why a model cannot be created.
 #[derive(Debug, thiserror::Error)]

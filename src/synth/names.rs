@@ -1,6 +1,6 @@
 //! Names of the tensors and metadata of each model family.
 
-use super::preset::{Family, Spec};
+use super::preset::{Family, MambaForm, Spec};
 use super::vocab::Vocab;
 use super::{Fill, Tensor};
 use sterna_gguf::{Array, Metadata, Value, ValueType};
@@ -13,6 +13,10 @@ const TAPS: usize = 4;
 
 /// Distance between attention layers if the others have delta nets.
 const PERIOD: usize = 4;
+
+/// The layers of LFM2-1.2B that have attention; the others have a convolution over `SHORT_TAPS` rows.
+const LFM2_ATTENTION: [usize; 6] = [2, 5, 8, 10, 12, 14];
+const SHORT_TAPS: usize = 3;
 
 /// Number of token types of an encoder.
 const TOKEN_TYPES: usize = 2;
@@ -48,7 +52,9 @@ pub(super) fn metadata(spec: &Spec) -> Metadata {
     }
     set("attention.head_count", spec.n_heads);
     if spec.family.has_rope() {
-        set("attention.head_count_kv", spec.n_kv_heads);
+        if !matches!(spec.family, Family::Lfm2 | Family::Mamba { .. }) {
+            set("attention.head_count_kv", spec.n_kv_heads);
+        }
         set("attention.key_length", spec.head_dim);
         set("attention.value_length", spec.head_dim);
         set("rope.dimension_count", rope_dims(spec));
@@ -96,6 +102,46 @@ pub(super) fn metadata(spec: &Spec) -> Metadata {
             out.set(format!("{architecture}.embedding_scale"), 12.0_f32);
             out.set(format!("{architecture}.residual_scale"), 0.22_f32);
             out.set(format!("{architecture}.logit_scale"), logits as f32);
+        }
+        Family::Lfm2 => {
+            let heads = |layer| if LFM2_ATTENTION.contains(&layer) { spec.n_kv_heads as i32 } else { 0 };
+            let heads = Array::from_i32s((0..spec.n_layers).map(heads));
+            out.set(format!("{architecture}.attention.head_count_kv"), heads);
+            out.set(format!("{architecture}.shortconv.l_cache"), SHORT_TAPS as u32);
+        }
+        Family::Mamba { form, n_heads, n_groups, head_dim, state_dim } => {
+            let mut set = |key: &str, value: usize| out.set(format!("{architecture}.{key}"), value as u32);
+            set("ssm.conv_kernel", TAPS);
+            set("ssm.state_size", state_dim);
+            set("ssm.group_count", n_groups);
+            set("ssm.time_step_rank", n_heads);
+            set("ssm.inner_size", n_heads * head_dim);
+            let of_layers = |part: usize, n: usize| {
+                let number = |layer| if form.parts(layer)[part] { n as i32 } else { 0 };
+                Array::from_i32s((0..spec.n_layers).map(number))
+            };
+            match form {
+                MambaForm::Falcon => set("attention.head_count_kv", spec.n_kv_heads),
+                _ => {
+                    out.set(format!("{architecture}.attention.head_count_kv"), of_layers(1, spec.n_kv_heads))
+                }
+            }
+            if form == MambaForm::Nemotron {
+                out.set(format!("{architecture}.feed_forward_length"), of_layers(2, spec.ffn_dim));
+            }
+            if form == MambaForm::Granite {
+                // As in the published models.
+                let factors = [
+                    ("attention.scale", 1.0 / spec.head_dim as f32),
+                    ("embedding_scale", 12.0),
+                    ("residual_scale", 0.22),
+                    ("logit_scale", 8.0),
+                ];
+                for (key, value) in factors {
+                    out.set(format!("{architecture}.{key}"), value);
+                }
+                out.set(format!("{architecture}.rope.scaling.finetuned"), false);
+            }
         }
         Family::Phi3 { original_ctx: Some(original), .. } => {
             out.set(format!("{architecture}.rope.scaling.original_context_length"), original as u32);
@@ -178,6 +224,8 @@ pub(super) fn tensors(spec: &Spec) -> Vec<Tensor> {
             family if family.delta_net().is_some() => {
                 out.hybrid_block(&format!("blk.{layer}"), recurs(layer));
             }
+            Family::Mamba { .. } => out.mamba_block(&format!("blk.{layer}"), layer),
+            Family::Lfm2 if !LFM2_ATTENTION.contains(&layer) => out.conv_block(&format!("blk.{layer}")),
             _ => out.block(&format!("blk.{layer}")),
         }
     }
@@ -186,7 +234,7 @@ pub(super) fn tensors(spec: &Spec) -> Vec<Tensor> {
         out.linear("cls.output", 1, spec.dim);
         return out.tensors;
     }
-    out.norm("output_norm", spec.dim);
+    out.norm(if spec.family == Family::Lfm2 { "token_embd_norm" } else { "output_norm" }, spec.dim);
     if !spec.tied {
         out.matrix("output", spec.n_vocab, spec.dim, true);
     }
@@ -311,6 +359,64 @@ impl Tensors<'_> {
             let fill = Fill::Dense(1.0 / (dim as f32).sqrt());
             self.vector(&format!("{blk}.ffn_gate_inp.weight"), &[n_experts, dim], fill);
             self.vector(&format!("{blk}.ffn_gate_inp_shexp.weight"), &[dim], fill);
+        }
+    }
+
+    /// A block with Mamba-2, attention and a feed-forward network, or some of these.
+    fn mamba_block(&mut self, blk: &str, layer: usize) {
+        let Spec { family, dim, ffn_dim, n_heads, n_kv_heads, head_dim, .. } = *self.spec;
+        let Family::Mamba { form, n_heads: states, n_groups, head_dim: of_state, state_dim } = family else {
+            return;
+        };
+        let [recurs, attends, has_ffn] = form.parts(layer);
+        self.norm(&format!("{blk}.attn_norm"), dim);
+        if recurs {
+            let values = states * of_state;
+            let channels = values + 2 * n_groups * state_dim;
+            self.linear(&format!("{blk}.ssm_in"), values + channels + states, dim);
+            self.vector(&format!("{blk}.ssm_conv1d.weight"), &[channels, TAPS], Fill::Dense(0.5));
+            self.vector(&format!("{blk}.ssm_conv1d.bias"), &[channels], Fill::Dense(0.1));
+            // Some heads forget within a few tokens, others hardly at all.
+            self.vector(&format!("{blk}.ssm_a"), &[states, 1], Fill::Between(-8.0, -0.25));
+            self.vector(&format!("{blk}.ssm_d"), &[states, 1], Fill::NearOne);
+            self.vector(&format!("{blk}.ssm_dt.bias"), &[states], Fill::Between(-6.0, 0.0));
+            if form != MambaForm::Falcon {
+                self.vector(&format!("{blk}.ssm_norm.weight"), &[n_groups, values / n_groups], Fill::NearOne);
+            }
+            self.linear(&format!("{blk}.ssm_out"), dim, values);
+        }
+        if attends {
+            let (q_dim, kv_dim) = (n_heads * head_dim, n_kv_heads * head_dim);
+            for (part, rows, cols) in
+                [("q", q_dim, dim), ("k", kv_dim, dim), ("v", kv_dim, dim), ("output", dim, q_dim)]
+            {
+                self.linear(&format!("{blk}.attn_{part}"), rows, cols);
+            }
+        }
+        match form {
+            MambaForm::Granite => self.norm(&format!("{blk}.ffn_norm"), dim),
+            MambaForm::Falcon => self.vector(&format!("{blk}.ffn_norm"), &[dim], Fill::NearOne),
+            MambaForm::Nemotron => {}
+        }
+        if has_ffn {
+            for (part, rows, cols) in [("gate", ffn_dim, dim), ("up", ffn_dim, dim), ("down", dim, ffn_dim)] {
+                if part != "gate" || form != MambaForm::Nemotron {
+                    self.linear(&format!("{blk}.ffn_{part}"), rows, cols);
+                }
+            }
+        }
+    }
+
+    /// A block with a short convolution.
+    fn conv_block(&mut self, blk: &str) {
+        let Spec { dim, ffn_dim, .. } = *self.spec;
+        self.norm(&format!("{blk}.attn_norm"), dim);
+        self.linear(&format!("{blk}.shortconv.in_proj"), 3 * dim, dim);
+        self.vector(&format!("{blk}.shortconv.conv.weight"), &[dim, SHORT_TAPS], Fill::Dense(0.5));
+        self.linear(&format!("{blk}.shortconv.out_proj"), dim, dim);
+        self.norm(&format!("{blk}.ffn_norm"), dim);
+        for (part, rows, cols) in [("gate", ffn_dim, dim), ("up", ffn_dim, dim), ("down", dim, ffn_dim)] {
+            self.linear(&format!("{blk}.ffn_{part}"), rows, cols);
         }
     }
 

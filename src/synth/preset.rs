@@ -36,6 +36,21 @@ pub enum Family {
         /// Original context of a model with tables of RoPE factors.
         original_ctx: Option<usize>,
     },
+    /// `lfm2`: short convolutions, and attention with norms over heads in some layers.
+    Lfm2,
+    /// Mamba-2, alone or with attention.
+    Mamba {
+        /// The form of layers.
+        form: MambaForm,
+        /// Number of heads.
+        n_heads: usize,
+        /// Number of groups of heads that share keys and queries.
+        n_groups: usize,
+        /// Length of a head.
+        head_dim: usize,
+        /// Length of a key.
+        state_dim: usize,
+    },
     /// `gpt2`: LayerNorm, biases, learned positions.
     Gpt2,
     /// `bert`: an encoder, with biases, learned positions, token types, and a classifier of one label.
@@ -95,6 +110,28 @@ pub enum Family {
     },
 }
 
+/// Form of layers with Mamba-2.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MambaForm {
+    /// `granitehybrid`: every tenth layer from the sixth on has attention; all have a feed-forward network.
+    Granite,
+    /// `falcon-h1`: every layer has both, and a feed-forward network.
+    Falcon,
+    /// `nemotron_h`: each layer has one of these, in turn Mamba-2, a feed-forward network, Mamba-2, attention.
+    Nemotron,
+}
+
+impl MambaForm {
+    /// True for layers with Mamba-2, attention, and a feed-forward network.
+    pub(super) fn parts(self, layer: usize) -> [bool; 3] {
+        match self {
+            Self::Granite => [layer % 10 != 5, layer % 10 == 5, true],
+            Self::Falcon => [true; 3],
+            Self::Nemotron => [layer.is_multiple_of(2), layer % 4 == 3, layer % 4 == 1],
+        }
+    }
+}
+
 impl Family {
     /// `general.architecture`.
     pub fn architecture(self) -> &'static str {
@@ -105,6 +142,10 @@ impl Family {
             Self::Granite { .. } => "granite",
             Self::Glm4 => "glm4",
             Self::Phi3 { .. } => "phi3",
+            Self::Lfm2 => "lfm2",
+            Self::Mamba { form: MambaForm::Granite, .. } => "granitehybrid",
+            Self::Mamba { form: MambaForm::Falcon, .. } => "falcon-h1",
+            Self::Mamba { form: MambaForm::Nemotron, .. } => "nemotron_h",
             Self::Gpt2 => "gpt2",
             Self::Bert => "bert",
             Self::Qwen2 => "qwen2",
@@ -151,6 +192,7 @@ impl Family {
                 | Self::Qwen35 { .. }
                 | Self::Qwen3Next { .. }
                 | Self::Gemma3 { .. }
+                | Self::Lfm2
         )
     }
 
@@ -168,6 +210,7 @@ impl Family {
                 | Self::Mixtral { .. }
                 | Self::MiniCpm
                 | Self::Gemma3 { .. }
+                | Self::Lfm2
                 | Self::Bert
         )
     }
@@ -613,6 +656,72 @@ pub static PRESETS: &[Preset] = &[
         ..LLAMA_3
     },
     Preset {
+        name: "lfm2-1.2b",
+        about: "LiquidAI/LFM2-1.2B",
+        family: Family::Lfm2,
+        size: [16, 2048, 8192],
+        heads: [32, 8, 64],
+        n_vocab: 65_536,
+        n_ctx: 128_000,
+        rope_base: 1_000_000.0,
+        pre: Some("lfm2"),
+        ..LLAMA_3
+    },
+    Preset {
+        name: "granite-4.0-h-micro",
+        about: "ibm-granite/granite-4.0-h-micro",
+        family: Family::Mamba {
+            form: MambaForm::Granite,
+            n_heads: 64,
+            n_groups: 1,
+            head_dim: 64,
+            state_dim: 128,
+        },
+        size: [40, 2048, 8192],
+        heads: [32, 8, 64],
+        n_vocab: 100_352,
+        rope_base: 10_000.0,
+        pre: Some("dbrx"),
+        ..LLAMA_3
+    },
+    Preset {
+        name: "falcon-h1-0.5b",
+        about: "tiiuae/Falcon-H1-0.5B-Base",
+        family: Family::Mamba {
+            form: MambaForm::Falcon,
+            n_heads: 24,
+            n_groups: 1,
+            head_dim: 64,
+            state_dim: 128,
+        },
+        size: [36, 1024, 2048],
+        heads: [8, 2, 64],
+        n_vocab: 32_784,
+        n_ctx: 16_384,
+        rope_base: 100_000_000_000.0,
+        tied: false,
+        pre: Some("falcon-h1"),
+        ..LLAMA_3
+    },
+    Preset {
+        name: "nemotron-nano-9b-v2",
+        about: "nvidia/NVIDIA-Nemotron-Nano-9B-v2, with its layers in another order",
+        family: Family::Mamba {
+            form: MambaForm::Nemotron,
+            n_heads: 128,
+            n_groups: 8,
+            head_dim: 80,
+            state_dim: 128,
+        },
+        size: [56, 4480, 15_680],
+        heads: [40, 8, 128],
+        n_vocab: 131_072,
+        rope_base: 10_000.0,
+        tied: false,
+        pre: Some("pixtral"),
+        ..LLAMA_3
+    },
+    Preset {
         name: "gpt-oss-20b",
         about: "openai/gpt-oss-20b, in the types of its published GGUF file",
         family: Family::GptOss { n_experts: 32, n_used: 4, window: 128 },
@@ -720,6 +829,13 @@ impl Spec {
         if let Some([n_key_heads, n_value_heads, state_dim]) = self.family.delta_net() {
             let counts = 1..=Self::MAX_COUNT;
             if ![n_key_heads, n_value_heads, state_dim].iter().all(|count| counts.contains(count)) {
+                return refuse("Spec::family", format!("{:?}", self.family));
+            }
+        }
+        if let Family::Mamba { form: _, n_heads, n_groups, head_dim, state_dim } = self.family {
+            let counts = 1..=Self::MAX_COUNT;
+            let all = [n_heads, n_groups, head_dim, state_dim].iter().all(|count| counts.contains(count));
+            if !all || !n_heads.is_multiple_of(n_groups) {
                 return refuse("Spec::family", format!("{:?}", self.family));
             }
         }

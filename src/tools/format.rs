@@ -3,6 +3,7 @@
 use serde_json::json;
 
 use super::Tool;
+use super::bracketed::{LFM2_MARKS, in_python};
 use sterna_tokenizer::chat::Message;
 
 /// Format of a model's tool calls.
@@ -29,6 +30,8 @@ pub enum Format {
     KimiK2,
     /// Llama 4, and Llama 3.2 and Gemma 3 with such templates: `[name(key="value"), …]`.
     Pythonic,
+    /// LFM2: `<|tool_call_start|>[name(key="value"), …]<|tool_call_end|>`.
+    Lfm2,
     /// Gemma 3 with such templates: `name(key="value")` in a code block of language `tool_code`, one call per
     /// line.
     ToolCode,
@@ -61,6 +64,7 @@ impl Format {
         ("deepseek-v3.1", Self::DeepSeek31),
         ("kimi-k2", Self::KimiK2),
         ("pythonic", Self::Pythonic),
+        ("lfm2", Self::Lfm2),
         ("tool-code", Self::ToolCode),
         ("function-gemma", Self::FunctionGemma),
         ("qwen3-coder", Self::Qwen3Coder),
@@ -132,12 +136,16 @@ impl Format {
     }
 
     /// Returns the messages in a form that the template can show, with a system text for the `tools` that it
-    /// does not show. [`Generic`](Self::Generic) converts calls and answers to ordinary messages;
+    /// does not show. [`Generic`](Self::Generic) converts calls and answers to ordinary messages, and
+    /// [`Lfm2`](Self::Lfm2) calls to text, since its templates show only texts;
     /// [`Harmony`](Self::Harmony) allows one text besides a call, in the analysis channel.
     pub fn messages(self, messages: &[Message], tools: &[Tool]) -> Vec<Message> {
         match self {
             Self::Generic => {}
             Self::Harmony => return messages.iter().map(thought_aloud).collect(),
+            Self::Lfm2 => {
+                return with_tools(messages.iter().map(called_in_python).collect(), tools, AS_TRAINED);
+            }
             _ => return with_tools(messages.to_vec(), tools, AS_TRAINED),
         }
         let mut out: Vec<Message> = Vec::with_capacity(messages.len() + 1);
@@ -162,6 +170,9 @@ const WORDS: &[(&[&str], Format)] = &[
     (&["<｜tool▁sep｜>", "tools"], Format::DeepSeek31),
     (&["<|tool_calls_section_begin|>", "<|tool_call_argument_begin|>"], Format::KimiK2),
     (&["<start_function_call>", "<escape>"], Format::FunctionGemma),
+    (&["<|tool_list_start|>"], Format::Lfm2),
+    (&["<|tool_call_start|>"], Format::Lfm2),
+    (&["List of tools: ["], Format::Lfm2),
     (&["<seed:tool_call>", "<function="], Format::SeedOss),
     (&["<minimax:tool_call>", "<invoke name="], Format::MiniMax),
     (&["<tool_call>", "<arg_key>", "<arg_value>"], Format::Glm),
@@ -184,6 +195,23 @@ fn thought_aloud(message: &Message) -> Message {
     {
         let said = std::mem::take(&mut message.content);
         message.content = if said.is_empty() { thoughts } else { format!("{thoughts}\n\n{said}") };
+    }
+    message
+}
+
+/// Moves the calls of a message into its text, in LFM2's notation.
+fn called_in_python(message: &Message) -> Message {
+    let mut message = message.clone();
+    let calls = std::mem::take(&mut message.tool_calls);
+    if !calls.is_empty() {
+        let calls = calls.iter().map(|call| {
+            let arguments = call.json();
+            let arguments = arguments.as_object().into_iter().flatten();
+            let arguments = arguments.map(|(key, value)| format!("{key}={}", in_python(value)));
+            format!("{}({})", call.name, arguments.collect::<Vec<_>>().join(", "))
+        });
+        let [open, close] = LFM2_MARKS;
+        message.content += &format!("{open}[{}]{close}", calls.collect::<Vec<_>>().join(", "));
     }
     message
 }

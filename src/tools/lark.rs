@@ -7,7 +7,7 @@ use std::fmt::Write;
 
 use serde_json::{Value, json};
 
-use super::bracketed::{FUNCTION_GEMMA, Notation, PYTHON, TOOL_CODE};
+use super::bracketed::{FUNCTION_GEMMA, LFM2_MARKS, Notation, PYTHON, TOOL_CODE};
 use super::head::{DEEPSEEK, KIMI_K2};
 use super::tagged::{GLM, MINIMAX, QWEN3_CODER, SEED_OSS, Tags};
 use super::thoughts::{Marks, Thoughts};
@@ -70,6 +70,7 @@ impl Format {
             Self::DeepSeek31 => writer.deepseek(&tools, false),
             Self::KimiK2 => writer.kimi_k2(&tools),
             Self::Pythonic => writer.pythonic(&tools),
+            Self::Lfm2 => writer.lfm2(&tools),
             Self::ToolCode => writer.tool_code(&tools),
             Self::FunctionGemma => writer.function_gemma(&tools),
             Self::Generic => writer.generic(&tools),
@@ -361,6 +362,12 @@ impl Writer<'_> {
             self.line(&format!("call_{i}: {head} {arguments} \"{close}\""));
         }
         self.any_call(tools.len());
+    }
+
+    fn lfm2(&mut self, tools: &[&Tool]) {
+        self.bracketed_calls(tools, &PYTHON);
+        let more = if self.parallel { " (\", \" call)*" } else { "" };
+        self.tagged_message(LFM2_MARKS, &format!("\"[\" call{more} \"]\""), false);
     }
 
     fn tool_code(&mut self, tools: &[&Tool]) {

@@ -304,6 +304,32 @@ fn blanks_of_unicode_in_python() {
 }
 
 #[test]
+fn lfm2() {
+    let options = options(Format::Lfm2);
+    let text = "Look. <|tool_call_start|>[weather(city=\"B]e\", days=3), b()]<|tool_call_end|>So.";
+    let said = read_any(&options, text);
+    assert_eq!(said.calls, [call("weather", "{\"city\": \"B]e\", \"days\": 3}"), call("b", "{}")]);
+    assert_eq!(said.content, "Look. So.");
+    let cut = read_any(&options, "<|tool_call_start|>[weather(city=\"Ber");
+    assert_eq!(cut.calls, [("weather".to_owned(), "{\"city\": \"Ber".to_owned(), false)]);
+    for plain in ["<|tool_call_start|> none", "<|tool_call_start|>[weath", "<|tool_call_st", "[weather()]"] {
+        assert_eq!(read_any(&options, plain), Said { content: plain.into(), ..Said::default() });
+    }
+}
+
+/// Templates of LFM2 show only the text of a message.
+#[test]
+fn calls_in_the_history_are_text_for_lfm2() {
+    let arguments = json!({"city": "B\"e", "days": 3, "all": [true, null, {"a": false}]});
+    let call = ToolCall { name: "weather".into(), arguments: arguments.to_string(), ..ToolCall::default() };
+    let message = Message { tool_calls: vec![call], ..Message::new("assistant", "Look.") };
+    let shown = Format::Lfm2.messages(&[message], &[]);
+    let want = "Look.<|tool_call_start|>[weather(city=\"B\\\"e\", days=3, all=[True, None, {\"a\": False}])]\
+                <|tool_call_end|>";
+    assert_eq!((shown[0].content.as_str(), shown[0].tool_calls.len()), (want, 0));
+}
+
+#[test]
 fn tool_code() {
     let options = options(Format::ToolCode);
     let first = "{\"city\": \"```\", \"days\": 3}";
@@ -461,6 +487,8 @@ fn formats_by_template_and_by_name() {
         ("<|tool_calls_section_begin|>{{ id }}<|tool_call_argument_begin|>", Format::KimiK2),
         ("{{ '<start_function_call>call:' + name + '{' }}{{ '<escape>' + text }}", Format::FunctionGemma),
         ("{{ '```tool_code\\n' }}{{ name + '(' }}", Format::ToolCode),
+        ("{{ 'List of tools: <|tool_list_start|>[' }}", Format::Lfm2),
+        ("{{ 'List of tools: [' }}", Format::Lfm2),
         (
             "{\"name\": function name, \"parameters\": dictionary of argument name and its value}",
             Format::Llama3,

@@ -1,9 +1,9 @@
-//! `DeltaIn` and `Delta` of every backend against the f64 oracle: heads with shared keys and without, rows of
+//! `ProjIn` and `Delta` of every backend against the f64 oracle: heads with shared keys and without, rows of
 //! several sequences in one step, states that are overwritten and states that are kept.
 
 use sterna::backend::Backend;
 use sterna::program::{
-    Act, ActQuant, Buf, Delta, DeltaIn, FfnIn, Limits, NormKind, PageTable, Row, StateDecl, StateSlots,
+    Act, ActQuant, Buf, Delta, FfnIn, Limits, NormKind, PageTable, ProjIn, Row, StateDecl, StateSlots,
 };
 use support::case::{Case, StepCase, backends, few_backends, limits, rows, shuffled_pages, ty};
 
@@ -28,12 +28,13 @@ impl Net {
         let inputs = inputs.map(|(name, cols)| case.buf(name, cols));
         let out = case.buf("o", values);
         let norm = case.norm(NormKind::Rms, DIM);
-        let [wu, wz, wa, wb] = std::array::from_fn(|i| {
+        let product = |i: usize| {
             let (name, act) = layers[i];
-            case.linear_with_bias(ty(name), cols[i], DIM, act)
-        });
+            (case.linear_with_bias(ty(name), cols[i], DIM, act), inputs[i])
+        };
+        let products = (0..4).map(product).collect();
+        case.p.push("proj_in", ProjIn { x, norm, products });
         let [u, z, a, b] = inputs;
-        case.p.push("delta_in", DeltaIn { x, norm, wu, wz, wa, wb, u, z, a, b });
         let state = case.p.state(decl);
         let conv = case.numbers.values(decl.channels() * decl.taps);
         let conv = case.weight_of(ty("f32"), 1, conv.len(), &conv);
@@ -60,10 +61,14 @@ impl Net {
     }
 }
 
+fn decl(n_heads: usize, n_key_heads: usize, head_dim: usize, taps: usize) -> StateDecl {
+    StateDecl { n_heads, n_key_heads, head_dim, key_dim: head_dim, taps }
+}
+
 const F16: [(&str, ActQuant); 4] = [("f16", ActQuant::None); 4];
 
 /// Adds the state slots of each sequence of a step to a page table.
-fn table(pages: &PageTable, slots: &[(u32, Option<u32>, u32)]) -> PageTable {
+pub(super) fn table(pages: &PageTable, slots: &[(u32, Option<u32>, u32)]) -> PageTable {
     let mut pages = pages.clone();
     slots.iter().for_each(|&(seq, from, to)| pages.set_state(seq, Some(StateSlots { from, to })));
     pages
@@ -72,14 +77,14 @@ fn table(pages: &PageTable, slots: &[(u32, Option<u32>, u32)]) -> PageTable {
 /// A layer with the delta nets of a 27B model, with a smaller residual, for one sequence.
 #[cfg(feature = "simt")]
 pub(super) fn nets_of_27b() -> (Case, PageTable) {
-    let decl = StateDecl { n_heads: 48, n_key_heads: 16, head_dim: 128, taps: 4 };
+    let decl = decl(48, 16, 128, 4);
     let net = Net::new("nets of a 27B", decl, F16, 1);
     (net.case, table(&shuffled_pages(1, 4), &[(0, Some(0), 0)]))
 }
 
 fn check(backends: fn() -> Vec<Box<dyn Backend>>, shapes: &[(usize, usize, usize, usize)]) {
     for &(n_heads, n_key_heads, head_dim, taps) in shapes {
-        let decl = StateDecl { n_heads, n_key_heads, head_dim, taps };
+        let decl = decl(n_heads, n_key_heads, head_dim, taps);
         let mut net = Net::new(&format!("{decl:?}"), decl, F16, 3);
         let pages = shuffled_pages(3, 4);
         let at = |slots: &[(u32, Option<u32>, u32)]| table(&pages, slots);
@@ -140,7 +145,7 @@ fn projections_of_several_types() {
         [("q8_0", int8), ("q4_0", int8), ("bf16", none), ("f16", none)],
         [("f16", none), ("f16", none), ("q8_0", int8), ("q8_0", int8)],
     ] {
-        let decl = StateDecl { n_heads: 4, n_key_heads: 2, head_dim: 64, taps: 4 };
+        let decl = decl(4, 2, 64, 4);
         for n_rows in [1, 5, 20] {
             let mut net = Net::new(&format!("{layers:?}, {n_rows} rows"), decl, layers, 1);
             let (x, values) = (net.x, net.case.numbers.values(n_rows as usize * DIM));

@@ -4,8 +4,8 @@
 
 use ggml_types::kv_by_name;
 use sterna::program::{
-    Act, ActQuant, Attend, AttnIn, Basis, BasisId, DeltaIn, Embed, FfnIn, KvDecl, KvWindow, Linear, Logits,
-    Norm, NormKind, ProjAdd, RowsOf,
+    Act, ActQuant, Attend, AttnIn, Basis, BasisId, Embed, FfnIn, KvDecl, KvWindow, Linear, Logits, Norm,
+    NormKind, ProjAdd, ProjIn, RowsOf,
 };
 use support::case::{Case, StepCase, backends, few_backends, limits, rows, shuffled_pages, ty};
 
@@ -77,7 +77,8 @@ fn layers_of_one_input_can_have_different_bases() {
         let wa = case.linear_with_bias(ty("q8_0"), 4, dim, int8);
         let wz = rotated(&mut case, one, "q4_0", 32, dim, int8);
         let wb = rotated(&mut case, other, "q8_0", 4, dim, int8);
-        case.p.push("delta_in", DeltaIn { x, norm, wu, wz, wa, wb, u, z, a, b });
+        let products = vec![(wu, u), (wz, z), (wa, a), (wb, b)];
+        case.p.push("proj_in", ProjIn { x, norm, products });
         let norm = case.norm(NormKind::Rms, dim);
         let gate = Some(case.linear_with_bias(ty("q8_0"), 40, dim, int8));
         let up = rotated(&mut case, one, "q8_0", 40, dim, int8);

@@ -6,6 +6,7 @@ mod attention;
 mod batches;
 mod cards;
 mod conformance;
+mod conv;
 #[cfg(feature = "simt")]
 mod cpu_offload;
 mod cpu_stream;
@@ -19,6 +20,7 @@ mod kv_lengths;
 mod kv_window;
 #[cfg(feature = "simt")]
 mod long_rows;
+mod mamba;
 #[cfg(feature = "simt")]
 mod profile;
 mod run_ahead;

@@ -43,13 +43,13 @@ pub(super) fn check_file(gguf: &Gguf, model: &str, snapshot: &str) {
 
 /// Checks that the text of each stage as a separate program is the same as in the whole one.
 fn check_stages_as_parts(whole: &Program) {
-    // The numbers of caches and ropes are different in a part.
+    // The numbers of caches, ropes and states are different in a part.
     let stage_texts = |program: &Program| -> Vec<String> {
         let text = program.to_string();
         let stages = text.lines().rev().take(program.stages.len());
         let without_numbers = |line: &str| {
             let words: Vec<&str> = line.split(' ').collect();
-            let names = |i: &usize| *i == 0 || !["kv", "rope"].contains(&words[i - 1]);
+            let names = |i: &usize| *i == 0 || !["kv", "rope", "state"].contains(&words[i - 1]);
             (0..words.len()).filter(names).map(|i| words[i]).collect::<Vec<_>>().join(" ")
         };
         stages.map(without_numbers).collect()

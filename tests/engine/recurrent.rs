@@ -13,7 +13,7 @@ use sterna::engine::{
 use sterna::gguf::Gguf;
 use sterna::program::PAGE;
 use sterna::selftest;
-use sterna::synth::{Family, Preset, Spec, Synth};
+use sterna::synth::{Family, MambaForm, Preset, Spec, Synth};
 use support::logits::{all_logits, sequences};
 use support::{golden, npy};
 
@@ -28,9 +28,30 @@ pub(super) fn file() -> Vec<u8> {
     let spec = Preset::by_name("tiny-hybrid").unwrap().spec(Some("f32"), Some("f32"), 3).unwrap();
     let family = Family::Qwen35 { n_key_heads: 2, n_value_heads: 4, state_dim: 64, experts: None };
     let spec = Spec { family, n_layers: 5, dim: 64, ffn_dim: 64, head_dim: 32, ..spec };
+    written(&spec)
+}
+
+fn written(spec: &Spec) -> Vec<u8> {
     let mut file = Vec::new();
-    Synth::new(&spec).unwrap().write(&mut file, |_| ControlFlow::Continue(())).unwrap();
+    Synth::new(spec).unwrap().write(&mut file, |_| ControlFlow::Continue(())).unwrap();
     file
+}
+
+/// Models with other recurrent states: short convolutions, and Mamba-2 in each form of layers.
+fn others() -> Vec<(&'static str, Vec<u8>)> {
+    let mamba = |form| Family::Mamba { form, n_heads: 4, n_groups: 2, head_dim: 24, state_dim: 16 };
+    let families = [
+        ("lfm2", Family::Lfm2, 3),
+        ("granitehybrid", mamba(MambaForm::Granite), 6),
+        ("falcon-h1", mamba(MambaForm::Falcon), 2),
+        ("nemotron_h", mamba(MambaForm::Nemotron), 4),
+    ];
+    let spec = Preset::by_name("tiny-hybrid").unwrap().spec(Some("f32"), Some("f32"), 3).unwrap();
+    let of = |(name, family, n_layers)| {
+        let spec = Spec { family, n_layers, dim: 64, ffn_dim: 64, head_dim: 32, ..spec.clone() };
+        (name, written(&spec))
+    };
+    families.map(of).into()
 }
 
 fn options() -> EngineOptions {
@@ -38,7 +59,12 @@ fn options() -> EngineOptions {
 }
 
 fn open(options: &EngineOptions) -> Engine {
-    Engine::on_backend(model(), options, Box::new(Cpu::new(2).unwrap()), |_| ()).unwrap()
+    open_file(&file(), options)
+}
+
+fn open_file(file: &[u8], options: &EngineOptions) -> Engine {
+    let gguf = Gguf::from_bytes(file.to_vec().into()).unwrap();
+    Engine::on_backend(gguf, options, Box::new(Cpu::new(2).unwrap()), |_| ()).unwrap()
 }
 
 /// Bits of the logits after `tokens`.
@@ -66,6 +92,49 @@ fn prompts_can_be_divided_anywhere() {
         session.prefill(part).unwrap();
     }
     assert!(feed(&mut session, &text[399..]) == want);
+}
+
+/// The other states resume as those of delta nets: after steps of any size, cuts and branches, in restored
+/// sessions, and from the prefix cache.
+#[test]
+fn other_states_resume() {
+    for (name, file) in others() {
+        let text = tokens(1, 300);
+        let whole = open_file(&file, &EngineOptions { batch: 512, ..options() });
+        let want = bits_alone(&whole, &text);
+        for batch in [1, 3, 65] {
+            let engine = open_file(&file, &EngineOptions { batch, outputs: 1, ..options() });
+            assert!(bits_alone(&engine, &text) == want, "{name} in steps of {batch}");
+        }
+
+        let engine = open_file(&file, &EngineOptions { n_seqs: 3, checkpoints: Some(4), ..options() });
+        let mut session = engine.session().unwrap();
+        session.prefill(&text).unwrap();
+        let mut bytes = Vec::new();
+        session.save(&mut bytes).unwrap();
+        let mut other = session.branch(260).unwrap();
+        session.cut_back(280);
+        let mut restored = engine.restore(&mut Cursor::new(&bytes)).unwrap();
+        let after = tokens(3, 40);
+        for (session, at) in [(&mut session, 280), (&mut other, 260), (&mut restored, 300)] {
+            let want = bits_alone(&whole, &[&text[..at], &after[..]].concat());
+            assert!(feed(session, &after) == want, "{name} at {at}");
+        }
+        drop((session, other, restored));
+
+        let mut batch = engine.batch(BatchOptions::default()).unwrap();
+        let prompts = [text.clone(), tokens(2, 90), text];
+        let want: Vec<Output> = prompts.iter().map(|prompt| alone(&whole, prompt, &greedy(6))).collect();
+        for (ids, hits) in [([0, 1].as_slice(), 0), (&[2], 4 * PAGE as u64)] {
+            let mut add = |at: &usize| batch.add(&Request::new(prompts[*at].clone(), greedy(6))).unwrap()[0];
+            let added: Vec<SeqId> = ids.iter().map(&mut add).collect();
+            let outputs = finish(&mut batch);
+            for (id, at) in added.iter().zip(ids) {
+                assert_eq!(outputs[id], want[*at], "{name}, prompt {at}");
+            }
+            assert_eq!(batch.stats().prefix.hit_tokens, hits, "{name}");
+        }
+    }
 }
 
 /// A cut goes back to a kept state: near the end of the last prompt, or at the last full page.

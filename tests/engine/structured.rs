@@ -325,6 +325,9 @@ fn weather_call(format: Format, days: u8) -> String {
             arguments()
         ),
         Format::Pythonic => format!("[weather(city=\"Bern\", days={days}, unit=\"C\")]"),
+        Format::Lfm2 => {
+            format!("<|tool_call_start|>[weather(city=\"Bern\", days={days}, unit=\"C\")]<|tool_call_end|>")
+        }
         Format::ToolCode => {
             format!("```tool_code\nweather(city=\"Bern\", days={days}, unit=\"C\")\n```")
         }

@@ -14,7 +14,7 @@ use super::states::States;
 use super::stream::{Layout, Reader, Streaming};
 use super::system::{self, NAME};
 use super::weights::{StoredWeight, Weights};
-use super::{attend, attn_in, delta, delta_in, embed, experts, ffn_in, logits, proj_add, sample};
+use super::{attend, attn_in, conv, delta, embed, experts, ffn_in, logits, mamba, proj_add, proj_in, sample};
 use crate::{BackendError, DeviceMemory, KvPage, StageTime, assert_declared, memory};
 use sterna_cpu_kernels::{Heap, Kernels};
 use sterna_host::clock::Instant;
@@ -83,12 +83,17 @@ impl Sizes {
                     sizes.has_share |= s.share.is_some();
                 }
                 Stage::Delta(s) => sizes.delta = sizes.delta.with(p, s),
+                Stage::Conv(s) if s.before.is_some() => {
+                    sizes.product_cols = sizes.product_cols.max(p.buf_decl(s.u).cols);
+                }
                 Stage::Experts(s) => sizes.experts = sizes.experts.with(p, s),
                 Stage::ProjAdd(s) if s.post.is_some() => {
                     sizes.product_cols = sizes.product_cols.max(p.buf_decl(s.x).cols);
                 }
                 Stage::Embed(_)
-                | Stage::DeltaIn(_)
+                | Stage::ProjIn(_)
+                | Stage::Conv(_)
+                | Stage::Mamba(_)
                 | Stage::ProjAdd(_)
                 | Stage::Logits(_)
                 | Stage::Sample(_) => {}
@@ -169,6 +174,7 @@ impl Memory {
         let share = products.zeros(if sizes.has_share { rows } else { 0 });
         let [k, v, gated, product] = [sizes.kv_cols, sizes.kv_cols, sizes.gated_cols, sizes.product_cols]
             .map(|cols| products.aligned(rows.saturating_mul(cols)));
+        let runs = products.room(if p.states.is_empty() { 0 } else { rows });
         let (attend, pages) = (on.buffers("attention"), p.limits.pages);
         let attend = scratch::attend::Scratch::new(attend, sizes.attend, rows, pages, threads);
         let delta = scratch::delta::Scratch::new(on.buffers("delta nets"), sizes.delta, rows);
@@ -177,7 +183,7 @@ impl Memory {
         let ropes = p.ropes.iter().map(rope).collect();
         let room = |_| sampling::Scratch::within(on.buffers("sampling").room(sizes.n_vocab));
         let sampling = (0..threads).map(room).collect();
-        let scratch = Scratch { added, k, v, gated, share, product, attend, delta, experts, sampling };
+        let scratch = Scratch { added, k, v, gated, share, product, runs, attend, delta, experts, sampling };
         Ok(Self { bufs, kvs, states, ropes, acts, scratch })
     }
 }
@@ -343,8 +349,10 @@ fn run_stage(cx: &mut Cx<'_>, stage: &Stage) -> Result<(), BackendError> {
         Stage::Embed(s) => return embed::run(cx, s),
         Stage::AttnIn(s) => return attn_in::run(cx, s),
         Stage::Attend(s) => attend::run(cx, s),
-        Stage::DeltaIn(s) => return delta_in::run(cx, s),
+        Stage::ProjIn(s) => return proj_in::run(cx, s),
+        Stage::Conv(s) => conv::run(cx, s),
         Stage::Delta(s) => delta::run(cx, s),
+        Stage::Mamba(s) => mamba::run(cx, s),
         Stage::ProjAdd(s) => return proj_add::run(cx, s),
         Stage::FfnIn(s) => return ffn_in::run(cx, s),
         Stage::Experts(s) => return experts::run(cx, s),

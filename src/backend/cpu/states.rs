@@ -1,4 +1,4 @@
-//! The recurrent states of gated delta nets.
+//! The recurrent states of a program.
 
 use std::ops::Range;
 
@@ -11,8 +11,8 @@ use sterna_program::{Limits, StateDecl, Step};
 /// One layer's states.
 pub struct States {
     pub decl: StateDecl,
-    /// `[slots, n_heads, head_dim / n, head_dim, n]`: the matrices `S`, transposed. `n` is `COLUMNS`, or
-    /// `HALF_COLUMNS` for other head lengths.
+    /// `[slots, n_heads, head_dim / n, key_dim, n]`: the matrices `S`, transposed. In delta nets `n` is
+    /// `COLUMNS`, or `HALF_COLUMNS` for other head lengths.
     pub matrices: Aligned<f32>,
     /// `[slots, taps - 1, channels]`: the last inputs of the convolution, which it reads again.
     pub tails: Aligned<f32>,
@@ -57,11 +57,14 @@ impl States {
         [self.decl.matrix_elems(), self.decl.tail_elems()]
     }
 
-    /// Initialises the slots that sequences write, from the states that they continue or with zeros.
-    pub fn begin(&mut self, step: &Step<'_>) {
+    /// Initialises the slots that sequences write, from the states that they continue or with zeros. Writes
+    /// the rows of each sequence with its slot to `runs`.
+    pub fn begin(&mut self, step: &Step<'_>, runs: &mut Vec<(Range<usize>, usize)>) {
+        runs.clear();
         for run in step.runs() {
             let slots = step.pages.state(step.rows[run.start].seq).expect("the step was checked");
             let (to, parts) = (slots.to as usize, self.parts());
+            runs.push((run, to));
             for (data, elems) in [&mut self.matrices, &mut self.tails].into_iter().zip(parts) {
                 match slots.from.map(|from| from as usize) {
                     None => data[to * elems..][..elems].fill(0.0),
@@ -75,11 +78,45 @@ impl States {
     }
 
     /// Stores the last rows of `u`, `[rows, channels]`, that the convolution will read again.
-    pub fn keep_tail(&mut self, run: Range<usize>, slot: usize, u: &[f32]) {
+    pub fn keep_tails(&mut self, runs: &[(Range<usize>, usize)], u: &[f32]) {
+        runs.iter().for_each(|(run, slot)| self.keep_tail(run.clone(), *slot, u));
+    }
+
+    fn keep_tail(&mut self, run: Range<usize>, slot: usize, u: &[f32]) {
         let (channels, kept) = (self.decl.channels(), self.decl.taps - 1);
         let tail = &mut self.tails[slot * kept * channels..][..kept * channels];
         let new = run.len().min(kept);
         tail.copy_within(new * channels.., 0);
         tail[(kept - new) * channels..].copy_from_slice(&u[(run.end - new) * channels..run.end * channels]);
+    }
+}
+
+/// The rows that a convolution reads in one step.
+pub struct Window<'a> {
+    /// `[rows, channels]`.
+    pub u: &'a [f32],
+    /// `[slots, taps - 1, channels]`.
+    pub tails: &'a [f32],
+    pub channels: usize,
+    pub taps: usize,
+    pub runs: &'a [(Range<usize>, usize)],
+}
+
+impl<'a> Window<'a> {
+    /// The rows that belong to the taps of a row, each with `len` channels from `first` on. Only the first
+    /// `taps` are used.
+    pub fn rows(&self, row: usize, first: usize, len: usize) -> [&'a [f32]; StateDecl::MAX_TAPS] {
+        let Self { u, tails, channels, taps, runs } = *self;
+        let (run, slot) = &runs[runs.partition_point(|(run, _)| run.end <= row)];
+        let mut rows: [&[f32]; StateDecl::MAX_TAPS] = [&[]; StateDecl::MAX_TAPS];
+        for (j, of_tap) in rows[..taps].iter_mut().enumerate() {
+            // Rows before the step are at the end of the tail.
+            let at = row + j;
+            *of_tap = match at.checked_sub(run.start + taps - 1) {
+                Some(in_run) => &u[(run.start + in_run) * channels + first..][..len],
+                None => &tails[(slot * (taps - 1) + at - run.start) * channels + first..][..len],
+            };
+        }
+        rows
     }
 }

@@ -23,7 +23,7 @@ fn of_heads(head_dim: usize) -> [KernelName; 4] {
 }
 
 /// True if steps of a shape are prompts, where sequences have several rows each.
-fn is_of_prompts(shape: Shape, limits: &Limits) -> bool {
+pub fn is_of_prompts(shape: Shape, limits: &Limits) -> bool {
     shape.rows > DELTA_ROWS as usize && (shape.tiled || shape.rows > 2 * limits.seqs)
 }
 
@@ -42,8 +42,8 @@ impl Op for &Delta {
     fn launches(&self, cx: &Cx<'_>) -> Vec<Launch> {
         let Delta { u, z, a, b, state, conv, decay, dt, eps, ref norm, grouped, out } = **self;
         let decl = cx.p.state_decl(state);
-        // `kernels` accepts only one number of taps.
-        let StateDecl { n_heads, n_key_heads, head_dim, taps: _ } = *decl;
+        // `kernels` accepts only one number of taps, and `check` only values as long as keys.
+        let StateDecl { n_heads, n_key_heads, head_dim, key_dim: _, taps: _ } = *decl;
         let (states, scratch) = (&cx.memory.states[state.0 as usize], &cx.memory.delta);
         let [u, z, a, b, out] = [u, z, a, b, out].map(|buf| cx.buf(buf));
         let [conv, decay, dt] = [conv, decay, dt].map(|w| cx.weights[w.0 as usize].data);

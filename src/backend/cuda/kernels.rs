@@ -3,12 +3,16 @@
 use super::kernel_name::KernelName;
 use super::linear::matmul::Matmul;
 use super::weight::{self, Mma, WeightFormat};
-use super::{attend, combine, delta, experts, hadamard, heads, kv, post_norm, profile, sample};
+use super::{attend, combine, conv, delta, experts, hadamard, heads, kv, mamba, post_norm, profile, sample};
 
 /// Every kernel that this backend may ask a driver for. A driver's `Kernel` is an index into it.
 pub fn all() -> impl Iterator<Item = KernelName> {
     let with_kernels = weight::WEIGHT_FORMATS.iter().filter(|format| format.kernels.is(format.ty));
-    let of_codec = kv::kernels().chain(attend::mma_kernels()).chain(delta::all_kernels());
+    let of_codec = kv::kernels()
+        .chain(attend::mma_kernels())
+        .chain(delta::all_kernels())
+        .chain(conv::KERNELS)
+        .chain(mamba::KERNELS);
     let of_rows = [
         heads::KERNEL,
         combine::KERNEL,

@@ -4,7 +4,7 @@ use super::cx::Cx;
 use super::driver::{Launch, Limits};
 use super::kernel_name::KernelName;
 use super::op::Ops;
-use super::{attend, attn_in, delta_in, ffn_in, logits, proj_add};
+use super::{attend, attn_in, ffn_in, logits, proj_add, proj_in};
 use crate::Macs;
 use sterna_program::{Program, Stage};
 
@@ -17,8 +17,10 @@ impl<'a> Lowered<'a> {
             Stage::Embed(s) => vec![Box::new(s)],
             Stage::AttnIn(s) => attn_in::lower(p, s),
             Stage::Attend(s) => attend::lower(p, s),
-            Stage::DeltaIn(s) => delta_in::lower(s),
+            Stage::ProjIn(s) => proj_in::lower(s),
+            Stage::Conv(s) => vec![Box::new(s)],
             Stage::Delta(s) => vec![Box::new(s)],
+            Stage::Mamba(s) => vec![Box::new(s)],
             Stage::ProjAdd(s) => proj_add::lower(p, s),
             Stage::FfnIn(s) => ffn_in::lower(p, s),
             Stage::Experts(s) => vec![Box::new(s)],

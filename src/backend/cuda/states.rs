@@ -1,15 +1,15 @@
-//! The recurrent states of gated delta nets, and their scratch memory.
+//! The recurrent states of a program, and the scratch memory of delta nets.
 
 use super::alloc::Allocator;
 use super::driver::Address;
 use crate::memory::STATES_PART;
 use crate::{BackendError, KvPage, MemoryKind};
-use sterna_program::{Limits, Program, StateDecl};
+use sterna_program::{Limits, Program, Stage, StateDecl};
 
 /// Addresses of a recurrent state.
 #[derive(Clone, Copy)]
 pub struct States {
-    /// `[slots, n_heads, head_dim, head_dim]`, transposed.
+    /// `[slots, n_heads, key_dim, head_dim]`: the matrices, transposed.
     pub matrices: Address,
     /// `[slots, taps - 1, channels]`.
     pub tails: Address,
@@ -32,7 +32,8 @@ impl States {
     pub fn stretches(&self, decl: &StateDecl, page: KvPage) -> Vec<(Address, usize)> {
         let KvPage::State(slot) = page else { return Vec::new() };
         let of = |at: Address, elems: usize| (at + u64::from(slot) * 4 * elems as u64, 4 * elems);
-        vec![of(self.matrices, decl.matrix_elems()), of(self.tails, decl.tail_elems())]
+        let both = [of(self.matrices, decl.matrix_elems()), of(self.tails, decl.tail_elems())];
+        both.into_iter().filter(|(_, bytes)| *bytes > 0).collect()
     }
 }
 
@@ -49,7 +50,11 @@ pub struct Scratch {
 impl Scratch {
     pub fn new<A: Allocator + ?Sized>(on: &mut A, p: &Program) -> Result<Self, BackendError> {
         let mut room = |elems: fn(&StateDecl, &Limits) -> usize| {
-            let most = p.states.iter().map(|decl| elems(decl, &p.limits)).max().unwrap_or(0);
+            let of_delta = |(_, stage): &(String, Stage)| match stage {
+                Stage::Delta(s) => Some(elems(p.state_decl(s.state), &p.limits)),
+                _ => None,
+            };
+            let most = p.stages.iter().filter_map(of_delta).max().unwrap_or(0);
             on.buffer("delta nets", 4 * most as u64)
         };
         Ok(Self {

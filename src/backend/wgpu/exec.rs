@@ -11,7 +11,7 @@ use super::profile::{self, Profile};
 use super::step::filled;
 use super::upload::{self, DeviceWeight};
 use super::weight::WeightFormat;
-use super::{Cx, Device, Dispatch, Grid, NAME, attend, delta, dispatches, kv, missing};
+use super::{Cx, Device, Dispatch, Grid, NAME, attend, dispatches, kv, missing, states as slots};
 use crate::device::pages;
 use crate::device::plan::Missing;
 use crate::device::sampling::{Sampler, device_rows};
@@ -205,7 +205,7 @@ impl Compiled {
     fn stretches(&self, page: KvPage) -> impl Iterator<Item = ((&Buffer, u64), usize)> {
         let Program { kvs, states, limits, .. } = &self.program;
         let of_states = states.iter().zip(&self.memory.states).flat_map(move |(decl, buffer)| {
-            let places = delta::stretches(decl, limits, page);
+            let places = slots::stretches(decl, limits, page);
             places.into_iter().map(move |(at, bytes)| ((buffer, at), bytes))
         });
         let of_kvs = kvs.iter().zip(&self.memory.kvs).flat_map(move |(decl, buffers)| {

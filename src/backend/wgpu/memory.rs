@@ -10,7 +10,7 @@ use super::device::Gpu;
 use super::picks::{HOST_SIDE, Picks};
 use super::step::StepMemory;
 use super::upload::DeviceWeight;
-use super::{attend, attn_in, delta, experts, ffn_in, hadamard, kv, linear, proj_add, sample};
+use super::{attend, attn_in, experts, ffn_in, hadamard, kv, linear, proj_add, sample, states};
 use crate::device::tables;
 use crate::{BackendError, MemoryKind, memory};
 use sterna_program::{BufDecl, PAGE, Program, Rope, Stage, Weight};
@@ -99,8 +99,10 @@ impl Shared {
                 }
                 Stage::FfnIn(s) => most.fresh = most.fresh.max(ffn_in::fresh_bytes(p, s)),
                 Stage::Embed(_)
-                | Stage::DeltaIn(_)
+                | Stage::ProjIn(_)
+                | Stage::Conv(_)
                 | Stage::Delta(_)
+                | Stage::Mamba(_)
                 | Stage::Logits(_)
                 | Stage::Sample(_) => {}
             }
@@ -171,7 +173,7 @@ impl<B> Memory<B> {
             states: p
                 .states
                 .iter()
-                .map(|decl| delta::alloc(on, decl, &p.limits))
+                .map(|decl| states::alloc(on, decl, &p.limits))
                 .collect::<Result<_, _>>()?,
         })
     }

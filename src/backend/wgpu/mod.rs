@@ -11,8 +11,8 @@ mod alloc;
 mod attend;
 mod attn_in;
 mod cache;
+mod conv;
 mod delta;
-mod delta_in;
 pub mod device;
 mod embed;
 mod exec;
@@ -24,12 +24,15 @@ mod input;
 mod kv;
 mod linear;
 mod logits;
+mod mamba;
 mod memory;
 mod picks;
 mod profile;
 mod proj_add;
+mod proj_in;
 mod sample;
 mod shader;
+mod states;
 mod step;
 mod text;
 mod upload;
@@ -202,8 +205,10 @@ fn missing(device: &Device<'_>, p: &Program, stage: &Stage) -> Vec<String> {
     match stage {
         Stage::Embed(s) => embed::missing(device, p, s),
         Stage::AttnIn(s) => attn_in::missing(device, p, s),
-        Stage::DeltaIn(s) => delta_in::missing(device, p, s),
+        Stage::ProjIn(s) => proj_in::missing(device, p, s),
+        Stage::Conv(_) => Vec::new(),
         Stage::Delta(s) => delta::missing(p, s).into_iter().collect(),
+        Stage::Mamba(_) => Vec::new(),
         Stage::Attend(s) => kv::unsupported(p.kv_decl(s.kv)).into_iter().collect(),
         Stage::ProjAdd(s) => linear::missing(device, p, "proj_add", &[&s.w]),
         Stage::FfnIn(s) => {
@@ -222,8 +227,10 @@ fn dispatches<'a>(cx: &Cx<'a>, stage: &'a Stage) -> Vec<Dispatch<'a>> {
         Stage::Embed(s) => embed::dispatches(cx, s),
         Stage::AttnIn(s) => attn_in::dispatches(cx, s),
         Stage::Attend(s) => attend::dispatches(cx, s),
-        Stage::DeltaIn(s) => delta_in::dispatches(cx, s),
+        Stage::ProjIn(s) => proj_in::dispatches(cx, s),
+        Stage::Conv(s) => conv::dispatches(cx, s),
         Stage::Delta(s) => delta::dispatches(cx, s),
+        Stage::Mamba(s) => mamba::dispatches(cx, s),
         Stage::ProjAdd(s) => proj_add::dispatches(cx, s),
         Stage::FfnIn(s) => ffn_in::dispatches(cx, s),
         Stage::Logits(s) => logits::dispatches(cx, s),

@@ -187,13 +187,12 @@ fn inputs(model: &Model) -> Result<Vec<Inputs>, Error> {
         let (buf, norm, linears): (_, _, Vec<&Linear>) = match what {
             Stage::AttnIn(s) => (s.x, Some(&s.norm), vec![&s.wq, &s.wk, &s.wv]),
             Stage::ProjAdd(s) => (s.y, None, vec![&s.w]),
-            Stage::DeltaIn(s) => (s.x, Some(&s.norm), vec![&s.wu, &s.wz, &s.wa, &s.wb]),
+            Stage::ProjIn(s) => (s.x, Some(&s.norm), s.products.iter().map(|(linear, _)| linear).collect()),
             Stage::FfnIn(s) => (s.x, Some(&s.norm), s.gate.iter().chain([&s.up]).chain(&s.share).collect()),
             // The experts themselves: see `experts.rs`.
             Stage::Experts(s) => (s.x, Some(&s.norm), vec![&s.router]),
-            Stage::Embed(_) | Stage::Attend(_) | Stage::Delta(_) | Stage::Logits(_) | Stage::Sample(_) => {
-                continue;
-            }
+            Stage::Conv(_) | Stage::Delta(_) | Stage::Mamba(_) => continue,
+            Stage::Embed(_) | Stage::Attend(_) | Stage::Logits(_) | Stage::Sample(_) => continue,
         };
         let own = |linear: &Linear| linear.prepared().0;
         for linears in linears.chunk_by(|a, b| own(a) == own(b)) {

@@ -6,7 +6,7 @@
 mod channels;
 mod response;
 
-use super::bracketed::{Bracketed, FUNCTION_GEMMA, PYTHON, TOOL_CODE, is_list};
+use super::bracketed::{Bracketed, FUNCTION_GEMMA, LFM2_MARKS, PYTHON, TOOL_CODE, is_list};
 use super::head::{BEGINNERS, Head, MARKS, head};
 use super::json::Object;
 use super::scan::{Body, Found, Prefix, Read, find, prefix};
@@ -349,6 +349,7 @@ impl Parser {
                 of_section.as_ref().map_or(&[], |marks| marks)
             }
             Some(Format::FunctionGemma) => &[OPEN_FUNCTION],
+            Some(Format::Lfm2) => &LFM2_MARKS[..1],
             Some(Format::ToolCode) => &[TOOL_FENCE],
             Some(Format::Harmony) => MARKS,
             Some(Format::Llama3) => &[PYTHON_TAG],
@@ -399,7 +400,7 @@ impl Parser {
         let wanted = match (self.options.format, tags, section) {
             (_, Some(tags), _) => tags.call,
             (_, _, Some(section)) => section.one[0],
-            (Some(Format::Mistral | Format::MistralArgs), ..) => "[",
+            (Some(Format::Mistral | Format::MistralArgs | Format::Lfm2), ..) => "[",
             (Some(Format::FunctionGemma), ..) => FUNCTION_GEMMA.call,
             (Some(Format::ToolCode), ..) => "",
             _ => "{",
@@ -428,6 +429,11 @@ impl Parser {
                 }
                 Some(Format::FunctionGemma) => {
                     self.stage = Stage::Body(Box::new(Bracketed::new(&FUNCTION_GEMMA)));
+                }
+                Some(Format::Lfm2) => {
+                    let bracket = self.pass(1);
+                    self.begun_with += &bracket;
+                    self.stage = Stage::Body(Box::new(Bracketed::new(&PYTHON)));
                 }
                 Some(Format::ToolCode) => self.stage = Stage::Item,
                 _ => self.stage = Stage::Call(Box::default(), false),
@@ -473,10 +479,13 @@ impl Parser {
                     Some(Format::Mistral | Format::MistralArgs | Format::Pythonic) => {
                         Stage::Start { may_think: false, drops_space: true }
                     }
+                    Some(Format::Lfm2) => Stage::Close,
                     _ => Stage::Rest,
                 };
             }
-            Some(byte) if self.options.format == Some(Format::Pythonic) && *byte != b',' => {
+            Some(byte)
+                if matches!(self.options.format, Some(Format::Pythonic | Format::Lfm2)) && *byte != b',' =>
+            {
                 self.stage = Stage::Body(Box::new(Bracketed::new(&PYTHON)));
             }
             Some(_) if is_code => self.stage = Stage::Body(Box::new(Bracketed::new(&TOOL_CODE))),
@@ -549,7 +558,7 @@ impl Parser {
                 self.argue(out, text);
                 out.push(Delta::CallEnded { index: self.n_calls - 1 });
                 self.stage = match self.options.format {
-                    Some(Format::Pythonic | Format::ToolCode) => Stage::Item,
+                    Some(Format::Pythonic | Format::Lfm2 | Format::ToolCode) => Stage::Item,
                     _ => Stage::Close,
                 };
             }
@@ -617,6 +626,7 @@ impl Parser {
             (_, Some(tags), _) => &tags.outer[1..],
             (Some(Format::Hermes), ..) => &[CLOSE_CALL],
             (Some(Format::FunctionGemma), ..) => &[CLOSE_FUNCTION],
+            (Some(Format::Lfm2), ..) => &LFM2_MARKS[1..],
             _ => &[],
         };
         if let Some(mark) = marks.iter().find(|mark| self.rest().starts_with(**mark)) {

@@ -370,6 +370,74 @@ fn phi3_round_trips() {
     assert!(said.contains("no longrope in architecture llama"), "{said}");
 }
 
+/// LFM2's layers have a short convolution, whose taps have another dimension in checkpoints, or attention.
+#[test]
+fn lfm2_round_trips() {
+    let (Some(path), Some(tokenizer)) = (golden("lfm2/tiny-f16.gguf"), tokenizer()) else { return };
+    let gguf = Gguf::open(&path).unwrap();
+    let mut tensors = BTreeMap::new();
+    let mut add = |name: String, raw: Raw| drop(tensors.insert(name, raw));
+    add("model.embed_tokens.weight".into(), raw(&gguf, "token_embd.weight"));
+    add("model.embedding_norm.weight".into(), raw(&gguf, "token_embd_norm.weight"));
+    for layer in 0..5 {
+        let (to, from) = (format!("model.layers.{layer}."), format!("blk.{layer}."));
+        let of = |name: &str| raw(&gguf, &format!("{from}{name}"));
+        let mut names = vec![
+            ("operator_norm", "attn_norm"),
+            ("ffn_norm", "ffn_norm"),
+            ("feed_forward.w1", "ffn_gate"),
+            ("feed_forward.w3", "ffn_up"),
+            ("feed_forward.w2", "ffn_down"),
+        ];
+        if [2, 4].contains(&layer) {
+            names.extend(&ATTENTION.map(|(name, ours)| match name {
+                "q_proj" => ("self_attn.q_proj", ours),
+                "k_proj" => ("self_attn.k_proj", ours),
+                "v_proj" => ("self_attn.v_proj", ours),
+                _ => ("self_attn.out_proj", ours),
+            }));
+            names
+                .extend([("self_attn.q_layernorm", "attn_q_norm"), ("self_attn.k_layernorm", "attn_k_norm")]);
+        } else {
+            names.extend([("conv.in_proj", "shortconv.in_proj"), ("conv.out_proj", "shortconv.out_proj")]);
+            let mut taps = of("shortconv.conv.weight");
+            taps.shape.insert(1, 1);
+            add(format!("{to}conv.conv.weight"), taps);
+        }
+        for (name, ours) in names {
+            add(format!("{to}{name}.weight"), of(&format!("{ours}.weight")));
+        }
+    }
+    let kinds = ["conv", "conv", "full_attention", "conv", "full_attention"];
+    // 2 / 3 of 180 is 120, which is rounded up.
+    let config = json!({
+        "architectures": ["Lfm2ForCausalLM"], "hidden_size": 64, "intermediate_size": 180,
+        "block_multiple_of": 64, "num_hidden_layers": 5, "num_attention_heads": 4, "num_key_value_heads": 2,
+        "max_position_embeddings": 1024, "rope_theta": 1000000.0, "norm_eps": 1e-5, "layer_types": kinds,
+        "conv_L_cache": 3, "conv_bias": false,
+    });
+    let mut folder = Folder { config, tokenizer, tensors };
+    assert_round_trip(&folder, &gguf);
+    // Older configurations.
+    let config = folder.config.as_object_mut().unwrap();
+    config.remove("layer_types");
+    config.insert("full_attn_idxs".to_owned(), json!([2, 4]));
+    config.insert("block_auto_adjust_ff_dim".to_owned(), json!(false));
+    config.insert("block_ff_dim".to_owned(), json!(128));
+    assert_round_trip(&folder, &gguf);
+    for (key, value, want) in [
+        ("full_attn_idxs", json!([5]), "numbers of layers"),
+        ("conv_bias", json!(true), "want false"),
+        ("layer_types", json!(["conv", "conv"]), "each of 5 layers"),
+        ("layer_types", json!(["conv", "conv", "mamba", "conv", "conv"]), "conv or full_attention"),
+    ] {
+        let mut folder = folder.clone();
+        folder.config[key] = value;
+        let said = convert(folder.write().path(), &to("f16")).unwrap_err().to_string();
+        assert!(said.contains(key) && said.contains(want), "{said}");
+    }
+}
+
 /// All weights of the program, in order.
 fn weights(gguf: &Gguf) -> Vec<(String, Vec<u8>)> {
     let f32s = ggml_types::kv_by_name("f32").unwrap();

@@ -1,6 +1,6 @@
 //! Gated delta net, row by row.
 
-use sterna::program::{Act, Delta, StateDecl, Step};
+use sterna::program::{Act, Buf, Delta, StateDecl, Step, Weight};
 
 use super::value::{EPS, SUM};
 use super::{Near, Oracle, activated, sigmoid};
@@ -8,11 +8,11 @@ use super::{Near, Oracle, activated, sigmoid};
 /// State of one layer in one slot.
 #[derive(Clone)]
 pub struct SlotState {
-    /// `[n_heads, head_dim, head_dim]`, the last over keys.
-    s: Vec<f64>,
+    /// `[n_heads, head_dim, key_dim]`.
+    pub(super) s: Vec<f64>,
     /// Bound on the norm of the error of each row of `s`. The error decays with the row, and an update also
     /// removes the part of the error along the key.
-    err: Vec<f64>,
+    pub(super) err: Vec<f64>,
     /// The last `taps - 1` rows of the convolution's inputs, oldest first.
     tail: Vec<Vec<Near>>,
 }
@@ -21,16 +21,26 @@ impl Oracle<'_> {
     pub(super) fn delta(&mut self, s: &Delta, step: &Step<'_>) {
         let decl = *self.p.state_decl(s.state);
         let at = s.state.0 as usize;
+        self.each_run(at, step, |oracle, state, row| {
+            let out = oracle.delta_row(s, &decl, row, state);
+            oracle.set_row(s.out, row, &out);
+        });
+    }
+
+    /// Calls `each` for the rows of each sequence in order, with its state; `at` is the index of the state.
+    pub(super) fn each_run(
+        &mut self,
+        at: usize,
+        step: &Step<'_>,
+        mut each: impl FnMut(&mut Self, &mut SlotState, usize),
+    ) {
         for run in step.runs() {
             let slots = step.pages.state(step.rows[run.start].seq).expect("a sequence has a state");
             let mut state = match slots.from {
                 Some(from) => self.states[at][&from].clone(),
-                None => SlotState::new(&decl),
+                None => SlotState::new(&self.p.states[at]),
             };
-            for row in run {
-                let out = self.delta_row(s, &decl, row, &mut state);
-                self.set_row(s.out, row, &out);
-            }
+            run.for_each(|row| each(self, &mut state, row));
             self.states[at].insert(slots.to, state);
         }
     }
@@ -38,20 +48,10 @@ impl Oracle<'_> {
     fn delta_row(&self, s: &Delta, decl: &StateDecl, row: usize, state: &mut SlotState) -> Vec<Near> {
         // `delta` also uses the state and the output, and `decay` the parameters of the decay.
         let Delta { u, z, a: _, b, state: _, conv, decay: _, dt: _, eps, ref norm, grouped, out: _ } = *s;
-        let StateDecl { n_heads, n_key_heads, head_dim, taps } = *decl;
-        let vector = |w: sterna::program::Weight| &self.weights[w.0 as usize];
-        state.tail.push(self.row(u, row).to_vec());
-        let convolved = |channel: usize| {
-            let terms = (0..taps).map(|j| (state.tail[j][channel], vector(conv)[channel * taps + j]));
-            let mut sum = Near::exact(0.0);
-            for (u, tap) in terms {
-                sum.v += u.v * tap;
-                sum.err += u.err * tap.abs() + SUM * (u.v * tap).abs();
-            }
-            activated(Act::Silu, sum)
-        };
-        let c: Vec<Near> = (0..decl.channels()).map(convolved).collect();
-        state.tail.remove(0);
+        let StateDecl { n_heads, n_key_heads, head_dim, key_dim: _, taps } = *decl;
+        let vector = |w: Weight| &self.weights[w.0 as usize];
+        let sums = state.convolve(self.row(u, row).to_vec(), vector(conv), taps);
+        let c: Vec<Near> = sums.into_iter().map(|sum| activated(Act::Silu, sum)).collect();
         let (queries, rest) = c.split_at(n_key_heads * head_dim);
         let (keys, values) = rest.split_at(n_key_heads * head_dim);
         let (mut out, eps) = (Vec::new(), f64::from(eps));
@@ -59,7 +59,8 @@ impl Oracle<'_> {
             let of_key = head % n_key_heads * head_dim..(head % n_key_heads + 1) * head_dim;
             let q = l2(&queries[of_key.clone()], eps, 1.0 / (head_dim as f64).sqrt());
             let k = l2(&keys[of_key], eps, 1.0);
-            let decay = self.decay(s, row, head);
+            let size = self.softplus(s.a, s.dt, row, head);
+            let decay = decay(size, self.weights[s.decay.0 as usize][head]);
             let strength = sigmoid(self.row(b, row)[head]);
             let (k_len, k_err) = (length(k.iter().map(|k| k.v)), length(k.iter().map(|k| k.err)));
             let (q_len, q_err) = (length(q.iter().map(|q| q.v)), length(q.iter().map(|q| q.err)));
@@ -99,22 +100,41 @@ impl Oracle<'_> {
         out.concat()
     }
 
-    /// `exp(decay * softplus(a + dt))`. An error of the exponent is a relative error of the result; exp is
-    /// accurate to 3e-7, and the exponent takes a few operations.
-    fn decay(&self, s: &Delta, row: usize, head: usize) -> Near {
-        let vector = |w: sterna::program::Weight| self.weights[w.0 as usize][head];
-        let x = self.row(s.a, row)[head].plus(Near::exact(vector(s.dt)));
+    /// `softplus(a + dt)`, of a few operations.
+    pub(super) fn softplus(&self, a: Buf, dt: Weight, row: usize, head: usize) -> Near {
+        let x = self.row(a, row)[head].plus(Near::exact(self.weights[dt.0 as usize][head]));
         let soft = Near { v: x.v.exp().ln_1p(), err: x.err };
         let soft = Near { v: if x.v > 700.0 { x.v } else { soft.v }, err: soft.err + 1e-6 * soft.v.min(1.0) };
-        let soft = Near { err: soft.err + 4.0 * EPS * soft.v, ..soft };
-        let exponent = soft.times(Near::exact(vector(s.decay)));
-        let v = exponent.v.exp();
-        Near { v, err: v * ((exponent.err + EPS * exponent.v.abs()).exp_m1() + 3e-7) }
+        Near { err: soft.err + 4.0 * EPS * soft.v, ..soft }
     }
 }
 
+/// `exp(factor * x)`. An error of the exponent is a relative error of the result; exp is accurate to 3e-7.
+pub(super) fn decay(x: Near, factor: f64) -> Near {
+    let exponent = x.times(Near::exact(factor));
+    let v = exponent.v.exp();
+    Near { v, err: v * ((exponent.err + EPS * exponent.v.abs()).exp_m1() + 3e-7) }
+}
+
 impl SlotState {
-    fn new(decl: &StateDecl) -> Self {
+    /// Adds a row, and returns the sum over the taps per channel.
+    pub(super) fn convolve(&mut self, row: Vec<Near>, w: &[f64], taps: usize) -> Vec<Near> {
+        self.tail.push(row);
+        let sum_of = |channel: usize| {
+            let terms = (0..taps).map(|j| (self.tail[j][channel], w[channel * taps + j]));
+            let mut sum = Near::exact(0.0);
+            for (u, tap) in terms {
+                sum.v += u.v * tap;
+                sum.err += u.err * tap.abs() + SUM * (u.v * tap).abs();
+            }
+            sum
+        };
+        let sums = (0..self.tail[0].len()).map(sum_of).collect();
+        self.tail.remove(0);
+        sums
+    }
+
+    pub(super) fn new(decl: &StateDecl) -> Self {
         Self {
             s: vec![0.0; decl.matrix_elems()],
             err: vec![0.0; decl.n_heads * decl.head_dim],
@@ -132,6 +152,6 @@ fn l2(x: &[Near], eps: f64, scale: f64) -> Vec<Near> {
     x.iter().map(|x| x.times(Near { v: factor, err: factor * relative })).collect()
 }
 
-fn length(x: impl Iterator<Item = f64>) -> f64 {
+pub(super) fn length(x: impl Iterator<Item = f64>) -> f64 {
     x.map(|x| x * x).sum::<f64>().sqrt()
 }

@@ -4,7 +4,9 @@
 //! Each value has a bound on the error of an f32 implementation that starts from the same inputs: every
 //! operation adds its own roundings to the errors of its inputs, and gives the reason.
 
+mod conv;
 mod delta;
+mod mamba;
 mod value;
 
 use std::collections::HashMap;
@@ -13,8 +15,8 @@ use std::ops::Range;
 use delta::SlotState;
 use ggml_types::HostTensor;
 use sterna::program::{
-    Act, ActQuant, Attend, AttnIn, BasisId, Buf, DeltaIn, Embed, Expert, Experts, FfnIn, KvDecl, Linear,
-    Logits, Norm, NormKind, PAGE, Program, ProjAdd, Rope, RopeStyle, Sample, Stage, Step, Weight,
+    Act, ActQuant, Attend, AttnIn, BasisId, Buf, Embed, Expert, Experts, FfnIn, KvDecl, Linear, Logits, Norm,
+    NormKind, PAGE, Program, ProjAdd, ProjIn, Rope, RopeStyle, Sample, Stage, Step, Weight,
 };
 pub use value::Near;
 use value::{EPS, SUM};
@@ -75,8 +77,10 @@ impl<'a> Oracle<'a> {
                 Stage::Embed(s) => self.embed(s, step),
                 Stage::AttnIn(s) => self.attn_in(s, step),
                 Stage::Attend(s) => self.attend(s, step),
-                Stage::DeltaIn(s) => self.delta_in(s, step),
+                Stage::ProjIn(s) => self.proj_in(s, step),
+                Stage::Conv(s) => self.conv(s, step),
                 Stage::Delta(s) => self.delta(s, step),
+                Stage::Mamba(s) => self.mamba(s, step),
                 Stage::ProjAdd(s) => self.proj_add(s, step),
                 Stage::FfnIn(s) => self.ffn_in(s, step),
                 Stage::Experts(s) => self.experts(s, step),
@@ -182,12 +186,12 @@ impl<'a> Oracle<'a> {
         }
     }
 
-    fn delta_in(&mut self, s: &DeltaIn, step: &Step<'_>) {
-        let DeltaIn { x, ref norm, ref wu, ref wz, ref wa, ref wb, u, z, a, b } = *s;
+    fn proj_in(&mut self, s: &ProjIn, step: &Step<'_>) {
+        let ProjIn { x, ref norm, ref products } = *s;
         for r in 0..step.rows.len() {
             let n = self.norm(norm, self.row(x, r));
-            for (linear, buf) in [(wu, u), (wz, z), (wa, a), (wb, b)] {
-                self.set_row(buf, r, &self.linear(linear, &n));
+            for (linear, buf) in products {
+                self.set_row(*buf, r, &self.linear(linear, &n));
             }
         }
     }
@@ -315,6 +319,11 @@ impl<'a> Oracle<'a> {
     }
 
     fn norm(&self, norm: &Norm, x: &[Near]) -> Vec<Near> {
+        self.norm_at(norm, x, 0)
+    }
+
+    /// Norm of a part of a row, with the weights from `first` on.
+    fn norm_at(&self, norm: &Norm, x: &[Near], first: usize) -> Vec<Near> {
         let Norm { kind, weight, bias, eps } = *norm;
         let (len, eps) = (x.len() as f64, f64::from(eps));
         let mean = match kind {
@@ -332,7 +341,7 @@ impl<'a> Oracle<'a> {
         // roundings.
         let relative = centred.iter().map(|x| x.v.abs() * x.err).sum::<f64>() / len / mean_square + SUM;
         let factor = Near { v: mean_square.sqrt().recip(), err: relative / mean_square.sqrt() };
-        let weight = &self.weights[weight.0 as usize];
+        let weight = &self.weights[weight.0 as usize][first..];
         let scaled = centred.iter().zip(weight).map(|(x, w)| x.times(factor).times(Near::exact(*w)));
         match bias {
             Some(bias) => {

@@ -1,7 +1,5 @@
 //! Scratch memory of gated delta nets.
 
-use std::ops::Range;
-
 use sterna_cpu_kernels::{Aligned, Allocator};
 use sterna_program::{Delta, Program, StateDecl};
 
@@ -15,7 +13,8 @@ pub struct Shape {
 impl Shape {
     /// The smallest shape that holds this one and a stage.
     pub fn with(self, p: &Program, s: &Delta) -> Self {
-        let StateDecl { n_heads, n_key_heads, head_dim, taps: _ } = *p.state_decl(s.state);
+        // `check` requires values as long as keys.
+        let StateDecl { n_heads, n_key_heads, head_dim, key_dim: _, taps: _ } = *p.state_decl(s.state);
         Self {
             key_cols: self.key_cols.max(2 * n_key_heads * head_dim),
             value_cols: self.value_cols.max(n_heads * head_dim),
@@ -29,18 +28,14 @@ pub struct Scratch {
     pub keys: Aligned<f32>,
     /// Values, later outputs of the recurrence, `[rows, n_heads * head_dim]`.
     pub values: Aligned<f32>,
-    /// Rows of each sequence with the slot of its state.
-    pub runs: Vec<(Range<usize>, usize)>,
 }
 
 impl Scratch {
     /// Memory for stages of up to `shape`, in steps of up to `rows` rows.
     pub fn new(on: &mut impl Allocator, shape: Shape, rows: usize) -> Self {
-        let n_runs = if shape.value_cols > 0 { rows } else { 0 };
         Self {
             keys: on.aligned(rows.saturating_mul(shape.key_cols)),
             values: on.aligned(rows.saturating_mul(shape.value_cols)),
-            runs: on.room(n_runs),
         }
     }
 }

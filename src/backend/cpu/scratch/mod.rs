@@ -4,6 +4,8 @@ pub mod attend;
 pub mod delta;
 pub mod experts;
 
+use std::ops::Range;
+
 use sterna_cpu_kernels::Aligned;
 use sterna_program::sampling;
 
@@ -21,6 +23,8 @@ pub struct Scratch {
     pub share: Vec<f32>,
     /// Output of a linear layer that is processed further before the stage writes it, `[rows, outputs]`.
     pub product: Aligned<f32>,
+    /// Rows of each sequence with the slot of its state.
+    pub runs: Vec<(Range<usize>, usize)>,
     pub attend: attend::Scratch,
     pub delta: delta::Scratch,
     pub experts: experts::Scratch,

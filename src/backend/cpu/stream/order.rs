@@ -37,13 +37,14 @@ fn used(stage: &Stage) -> (Vec<Weight>, &[Expert]) {
     match stage {
         Stage::AttnIn(s) => (vec![s.wq.w, s.wk.w, s.wv.w], &[]),
         Stage::ProjAdd(s) => (vec![s.w.w], &[]),
-        Stage::DeltaIn(s) => (vec![s.wu.w, s.wz.w, s.wa.w, s.wb.w], &[]),
+        Stage::ProjIn(s) => (s.products.iter().map(|(linear, _)| linear.w).collect(), &[]),
         Stage::FfnIn(s) => {
             (s.share.iter().chain(&s.gate).chain([&s.up]).map(|linear| linear.w).collect(), &[])
         }
         Stage::Experts(s) => (vec![s.router.w], &s.experts),
         Stage::Logits(s) => (vec![s.w.w], &[]),
-        Stage::Embed(_) | Stage::Attend(_) | Stage::Delta(_) | Stage::Sample(_) => (Vec::new(), &[]),
+        Stage::Embed(_) | Stage::Attend(_) | Stage::Conv(_) => (Vec::new(), &[]),
+        Stage::Delta(_) | Stage::Mamba(_) | Stage::Sample(_) => (Vec::new(), &[]),
     }
 }
 

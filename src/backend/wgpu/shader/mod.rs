@@ -37,12 +37,14 @@ const TILE: u32 = 32;
 
 /// Kernels and shared code. Weight types and codecs have their own registries.
 const FILES: &[(&str, &str)] = &[
+    ("conv.wgsl", wgsl!("../shaders/conv.wgsl")),
     ("delta.wgsl", wgsl!("../shaders/delta.wgsl")),
     ("embed.wgsl", wgsl!("../shaders/embed.wgsl")),
     ("experts.wgsl", wgsl!("../shaders/experts.wgsl")),
     ("gate.wgsl", wgsl!("../shaders/gate.wgsl")),
     ("input.wgsl", wgsl!("../shaders/input.wgsl")),
     ("linear.wgsl", wgsl!("../shaders/linear.wgsl")),
+    ("mamba.wgsl", wgsl!("../shaders/mamba.wgsl")),
     ("post_norm.wgsl", wgsl!("../shaders/post_norm.wgsl")),
     ("attn_in.wgsl", wgsl!("../shaders/attn_in.wgsl")),
     ("append.wgsl", wgsl!("../shaders/append.wgsl")),
@@ -134,6 +136,14 @@ pub enum Kernel {
     AttendTile { k: KvForm, v: KvForm, quads: u32, ahead: bool },
     /// Merges the splits of attention, and may rotate the output back.
     AttendMerge { rotates: bool },
+    /// A convolution with its gates.
+    Conv,
+    /// Saves the history of a convolution.
+    ConvTail,
+    /// The recurrence of a Mamba-2 layer.
+    Mamba,
+    /// Its gate and norm.
+    MambaGate,
     /// The recurrence of a delta net.
     Delta,
     /// Saves the history of a delta net's convolution.
@@ -153,6 +163,7 @@ impl Kernel {
     pub fn all() -> Vec<Self> {
         let mut all = vec![Self::SampleBest, Self::Sample, Self::Project, Self::Hadamard, Self::TokenTypes];
         all.extend([Self::Route, Self::Group, Self::Mix, Self::Delta, Self::DeltaTail, Self::SplitGate]);
+        all.extend([Self::Conv, Self::ConvTail, Self::Mamba, Self::MambaGate]);
         all.extend([true, false].map(|residual| Self::PostNorm { residual }));
         all.extend([true, false].map(|share| Self::Gate { share }));
         all.extend([true, false].map(|ints| Self::Input { ints }));
@@ -216,6 +227,10 @@ impl Kernel {
             Self::AttendMerge { rotates } => {
                 (if rotates { "attend_merge__rotated" } else { "attend_merge" }).to_owned()
             }
+            Self::Conv => "conv".to_owned(),
+            Self::ConvTail => "conv_tail".to_owned(),
+            Self::Mamba => "mamba".to_owned(),
+            Self::MambaGate => "mamba_gate".to_owned(),
             Self::Delta => "delta".to_owned(),
             Self::DeltaTail => "delta_tail".to_owned(),
             Self::Gate { share } => (if share { "gate__share" } else { "gate" }).to_owned(),
@@ -248,6 +263,10 @@ impl Kernel {
             Self::AttendTile { k, .. } if keeps_signs(k) => &[R, R, R, R, R, W, R],
             Self::AttendTile { .. } => &[R, R, R, R, R, W],
             Self::AttendMerge { .. } => &[R, R, R, W],
+            Self::Conv => &[R, R, R, R, R, R, W],
+            Self::ConvTail => &[R, R, R, R, R, W],
+            Self::Mamba => &[R, R, R, R, W, W],
+            Self::MambaGate => &[R, R, R, W],
             Self::Delta => &[R, R, R, R, R, R, W, W],
             Self::DeltaTail => &[R, R, R, W],
             Self::Gate { .. } => &[R, R, W],
@@ -262,6 +281,7 @@ impl Kernel {
         match self {
             Self::Linear { rows: TILE, .. } => [TILE; 2],
             Self::Linear { rows, .. } => [THREADS / LANES, rows],
+            Self::Conv | Self::ConvTail => [self.threads(), 1],
             Self::Mix | Self::DeltaTail | Self::Gate { .. } | Self::SplitGate | Self::TokenTypes => {
                 [self.threads(), 1]
             }
@@ -273,8 +293,10 @@ impl Kernel {
         match self {
             Self::Input { .. } | Self::PostNorm { .. } | Self::Embed(_) | Self::TokenTypes => 256,
             Self::SampleBest | Self::Sample | Self::Route | Self::Group | Self::Mix | Self::Hadamard => 256,
+            Self::Conv | Self::ConvTail => 256,
             Self::DeltaTail | Self::Gate { .. } | Self::SplitGate => 256,
-            Self::Delta => 128,
+            Self::Delta | Self::Mamba => 128,
+            Self::MambaGate => 256,
             Self::Linear { .. } | Self::AttnIn(_) | Self::Append(_) | Self::Project => THREADS,
             Self::Attend { .. } | Self::AttendTile { .. } | Self::AttendMerge { .. } => THREADS,
         }
@@ -309,6 +331,10 @@ impl Kernel {
                 ("attend_tile", context! { k, v, rotates, quads })
             }
             Self::AttendMerge { rotates } => ("attend", context! { merges => true, rotates }),
+            Self::Conv => ("conv", context! { part => "rows" }),
+            Self::ConvTail => ("conv", context! { part => "tail" }),
+            Self::Mamba => ("mamba", context! { part => "scan" }),
+            Self::MambaGate => ("mamba", context! { part => "gate" }),
             Self::Delta => ("delta", context! { part => "delta", most_head_dim => MAX_STATE_DIM }),
             Self::DeltaTail => ("delta", context! { part => "tail", most_head_dim => MAX_STATE_DIM }),
             Self::Gate { share } => ("gate", context! { part => if share { "share" } else { "gate" } }),

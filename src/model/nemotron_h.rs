@@ -1,0 +1,36 @@
+//! Nemotron-H: each layer is one part, Mamba-2, attention without RoPE, or a feed-forward network without a
+//! gate. Two lists give the kinds: KV heads, and widths.
+
+use super::mixer::{Attention, MambaLayers};
+use super::qwen35::trunk;
+use super::{Architecture, Builder, LayerHyper, ModelError};
+use sterna_program::{Act, FfnIn, ProjAdd};
+
+/// Nemotron-H.
+pub static ARCHITECTURE: Architecture = Architecture { names: &["nemotron_h"], build, per_layer: true };
+
+fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
+    let h = m.hyper().clone();
+    let n_layers = trunk(m, &h)?;
+    let recurs = |layer: usize| matches!(h.layer(layer), LayerHyper { n_kv_heads: 0, ffn_dim: 0, .. });
+    let mamba = if (0..n_layers).any(recurs) { Some(MambaLayers::read(m, 1.0)?) } else { None };
+    let x = m.embed(1.0)?;
+    for layer in 0..n_layers {
+        let LayerHyper { n_kv_heads, ffn_dim, .. } = h.layer(layer);
+        let (label, out) = match &mamba {
+            _ if n_kv_heads > 0 => Attention::PLAIN.push(m, layer, x)?,
+            Some(mamba) if ffn_dim == 0 => mamba.push(m, layer, x)?,
+            _ => {
+                let hidden = m.buf_of_width("h", ffn_dim);
+                let norm = m.rms_norm(&format!("blk.{layer}.attn_norm"), h.dim)?;
+                let up = m.projection(&format!("blk.{layer}.ffn_up"), ffn_dim, h.dim)?;
+                m.push(format!("{layer}.ffn_in"), FfnIn::plain(x, norm, up, Act::Relu2, hidden));
+                let w = m.projection(&format!("blk.{layer}.ffn_down"), h.dim, ffn_dim)?;
+                (format!("{layer}.ffn_out"), ProjAdd::plain(hidden, w, x))
+            }
+        };
+        m.push(label, out);
+    }
+    let norm = m.rms_norm("output_norm", h.dim)?;
+    m.end(x, norm, 1.0, None)
+}
