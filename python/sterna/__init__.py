@@ -9,9 +9,24 @@
 Start at `Engine`.
 """
 
-from ._engine import Engine
+from ._engine import Engine, Score
 from ._errors import EngineError, Error, LoadError, RequestError
-from ._generation import Chat, Generation
+from ._generation import Chat, Generation, Logprob
+from ._http import Server, async_http_client, http_client
 from ._sterna import VERSION as __version__
 
-__all__ = ["Chat", "Engine", "EngineError", "Error", "Generation", "LoadError", "RequestError", "__version__"]
+__all__ = [
+    "Chat",
+    "Engine",
+    "EngineError",
+    "Error",
+    "Generation",
+    "LoadError",
+    "Logprob",
+    "RequestError",
+    "Score",
+    "Server",
+    "__version__",
+    "async_http_client",
+    "http_client",
+]

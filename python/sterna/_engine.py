@@ -2,24 +2,60 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Optional, Union
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Optional, TypeVar, Union
 
 from . import _sterna
-from ._errors import EngineError, LoadError, of_status
-from ._generation import Chat, Generation, next_piece
+from ._errors import EngineError, LoadError, of_native, of_status
+from ._flags import arguments, in_python
+from ._generation import Chat, Generation
+from ._http import Server
+from ._many import Shown, Text, afinished, finished
+from ._mail import Piece, close_at_exit, mailbox, next_piece
+from ._progress import Progress, counted, downloads
+from ._values import Schema, encoded, format_of, function_name, response_format, tokens_of, tool_of
 
-#: A text, or its tokens.
-Prompt = Union[str, "list[int]"]
-#: A JSON schema, or a class that has one, such as pydantic's.
-Schema = Union["dict[str, Any]", Any]
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
-#: Flags by parameter name.
-FLAGS = {"n_ctx": "ctx-size", "n_threads": "threads", "n_batch": "batch-size"}
+    from ._types import ChatParameters, Flags, ManyChatParameters, ManyTextParameters, TextParameters
+
+#: A text, or its tokens: a list, or an array of numpy.
+Prompt = Union[str, "Sequence[int]", Any]
+#: A JSON schema, or a type: a class of pydantic, a dataclass, `list[...]`, a `Literal`, an `Enum`.
+Kind = Union["dict[str, Any]", Any]
+#: A message in OpenAI's format, as a dictionary or as an object of pydantic, or an answer that has ended.
+Message = Union["dict[str, Any]", Chat, Any]
+#: Messages, or the text of a user's message.
+Messages = Union[str, "Iterable[Message]"]
+
+Value = TypeVar("Value")
+
 #: Request parameters that this package sets itself.
 OWN = {"model", "prompt", "messages", "input", "stream", "stream_options", "n"}
+#: What helps in place of a parameter that a method does not have.
+INSTEAD = {
+    "stream": "every text streams: iterate over the result",
+    "n": "generate_many([prompt], n=2) and chat_many([messages], n=2) give several texts",
+    "max_new_tokens": "did you mean 'max_tokens'?",
+    "max_length": "did you mean 'max_tokens'?",
+    "num_beams": "there is no beam search",
+    "logits_processor": "logit_bias, grammar and schema change what may be generated",
+    "stopping_criteria": "stop and stop_token_ids end a text, and so does leaving the loop that reads it",
+}
+JSON = [("content-type", "application/json")]
+
+
+class Score(NamedTuple):
+    """How likely a text is after another one."""
+
+    #: Sum of the log-probabilities of its tokens.
+    logprob: float
+    #: True if each of its tokens is the most likely one.
+    is_greedy: bool
 
 
 class Engine:
@@ -28,15 +64,20 @@ class Engine:
 
     `model` is a GGUF file, or a Hugging Face repository such as `user/repo` or `user/repo:Q4_K_M`, which is
     downloaded once; the default is the demo model. Further parameters are flags of `sterna serve`:
-    `kv_cache_type="turboquant"`, `backend="cpu"`, `gpu_layers="auto"`, `parallel=16` texts at a time,
-    `pooling="mean"`, `chat_template="chatml"`. `True` sets a flag without a value.
+    `kv_cache_type="turboquant"`, `backend="cpu"`, `gpu_layers="auto"`, `parallel=32` texts at a time (16 if
+    not given, which share the KV cache of 4 texts of full length), `pooling="mean"`,
+    `chat_template="chatml"`. `True` sets a flag without a value, `False` clears it.
 
-    Raises `LoadError`. The end of a `with` block, or `close()`, frees the model.
+    `progress` is about downloads: `True` for a progress bar (the default on a terminal), `False` for none, or
+    a function that is called with the file, its bytes so far and its bytes in total.
+
+    Raises `LoadError`. The end of a `with` block, or `close()`, frees the model; so does the end of the
+    process. A forked child cannot use it, but can load its own.
     """
 
     def __init__(
         self,
-        model: Union[str, os.PathLike[str], None] = None,
+        model: Union[str, bytes, os.PathLike[str], None] = None,
         *,
         n_ctx: Optional[int] = None,
         n_threads: Optional[int] = None,
@@ -44,27 +85,35 @@ class Engine:
         n_gpu_layers: Union[int, str, None] = None,
         kv_cache_type: Optional[str] = None,
         backend: Optional[str] = None,
-        **flags: Any,
+        progress: Progress = None,
+        **others: Unpack[Flags],
     ) -> None:
-        flags |= {"n_ctx": n_ctx, "n_threads": n_threads, "n_batch": n_batch, "n_gpu_layers": n_gpu_layers}
-        flags |= {"kv_cache_type": kv_cache_type, "backend": backend}
-        args = []
-        if model is not None:
-            path = os.fspath(model)
-            is_file = os.path.exists(path) or path.endswith(".gguf") or path.count("/") != 1
-            args += [f"--model={path}" if is_file else f"--hf-repo={path}"]
-        for name, value in flags.items():
-            flag = "--" + FLAGS.get(name, name.replace("_", "-"))
-            if value is True:
-                args.append(flag)
-            elif value is not None and value is not False:
-                is_list = isinstance(value, (list, tuple))
-                args.append(f"{flag}={','.join(map(str, value)) if is_list else value}")
-        try:
-            self._inner = _sterna.open(args)
-        except ValueError as err:
-            raise LoadError(str(err)) from None
         self._known: dict[str, set[str]] = {}
+        flags: dict[str, Any] = {
+            **others,
+            "n_ctx": n_ctx,
+            "n_threads": n_threads,
+            "n_batch": n_batch,
+            "n_gpu_layers": n_gpu_layers,
+        }
+        flags |= {"kv_cache_type": kv_cache_type, "backend": backend}
+        args, repository = arguments(flags), None
+        if model is not None:
+            path = os.path.expanduser(os.fsdecode(model))
+            is_file = os.path.exists(path) or path.endswith(".gguf") or path.count("/") != 1
+            repository = None if is_file else path
+            args.append(f"--model={path}" if is_file else f"--hf-repo={path}")
+        box = mailbox()
+        box.update_level()
+        try:
+            with downloads(progress, box) as tick:
+                self._inner = _sterna.open(args, tick)
+        except ValueError as err:
+            no_file = f"there is no file {repository}, and as a repository of the hub: " if repository else ""
+            raise LoadError(no_file + in_python(str(err), flags)) from None
+        finally:
+            box.deliver()
+        close_at_exit(self._inner)
 
     def generate(
         self,
@@ -77,30 +126,33 @@ class Engine:
         min_p: Optional[float] = None,
         seed: Optional[int] = None,
         stop: Union[str, Sequence[str], None] = None,
-        schema: Optional[Schema] = None,
-        **parameters: Any,
+        schema: Optional[Kind] = None,
+        **parameters: Unpack[TextParameters],
     ) -> Generation:
         """Starts to generate the text after a prompt, and returns it as a stream.
 
-        `schema` is a JSON schema for the text. Defaults are those recommended by the model. Further
-        parameters are those of the server's `/v1/completions`, such as `repeat_penalty`, `logit_bias`,
-        `logprobs`, `grammar` (GBNF), `guided_regex`, `ignore_eos` and `cache_prompt`.
+        `schema` is a JSON schema for the text, or a type; the result's `parsed` is then a value of it.
+        Defaults are those recommended by the model. Further parameters are those of the server's
+        `/v1/completions`, such as `repeat_penalty`, `logit_bias`, `logprobs`, `grammar` (GBNF),
+        `guided_regex`, `ignore_eos` and `cache_prompt`.
 
         Iterating over the result raises `RequestError` for an invalid parameter or prompt.
         """
         sampling: dict[str, Any] = dict(max_tokens=max_tokens, temperature=temperature, top_p=top_p)
         sampling |= dict(top_k=top_k, min_p=min_p, seed=seed, stop=stop)
-        if not isinstance(prompt, str) and not all(isinstance(token, int) for token in prompt):
-            raise TypeError("prompt: want a text, or the tokens of one; call it once per prompt")
-        answer = self._stream("/v1/completions", {"prompt": prompt}, sampling, schema, parameters)
-        return Generation(self._inner, answer)
+        begun = self._begun(prompt) if isinstance(prompt, str) else tokens_of(prompt, "prompt")
+        if begun is None:
+            raise TypeError("prompt: want a text, or the tokens of one; generate_many takes several prompts")
+        asked: dict[str, Any] = {"prompt": begun}
+        answer, parse = self._stream("generate", "/v1/completions", asked, sampling, schema, {**parameters})
+        return Generation(self._inner, answer, parse)
 
     def chat(
         self,
-        messages: Union[str, Iterable[dict[str, Any]]],
+        messages: Messages,
         *,
-        tools: Optional[Sequence[dict[str, Any]]] = None,
-        schema: Optional[Schema] = None,
+        tools: Optional[Sequence[Union[dict[str, Any], Callable[..., Any], Any]]] = None,
+        schema: Optional[Kind] = None,
         max_tokens: Optional[int] = None,
         temperature: Optional[float] = None,
         top_p: Optional[float] = None,
@@ -108,66 +160,267 @@ class Engine:
         min_p: Optional[float] = None,
         seed: Optional[int] = None,
         stop: Union[str, Sequence[str], None] = None,
-        **parameters: Any,
+        **parameters: Unpack[ChatParameters],
     ) -> Chat:
         """Starts to answer in a conversation, and returns the answer as a stream.
 
-        `messages` are those of OpenAI's chat API, or the text of a user's message. `tools` are its tools;
-        calls are in the answer's `tool_calls`. `schema` is a JSON schema for the answer. Further parameters
-        are those of the server's `/v1/chat/completions`, such as `tool_choice`, `chat_template_kwargs`,
+        `messages` are those of OpenAI's chat API, or the text of a user's message; objects of pydantic and
+        earlier answers are messages, too. `tools` are its tools, or functions with types and documentation;
+        calls are in the answer's `tool_calls`, and `call_tools()` makes them. `schema` is a JSON schema for
+        the answer, or a type; the answer's `parsed` is then a value of it. Further parameters are those of
+        the server's `/v1/chat/completions`, such as `tool_choice`, `chat_template_kwargs`,
         `reasoning_effort`, `logprobs` and `top_logprobs`.
         """
-        if isinstance(messages, str):
-            messages = [{"role": "user", "content": messages}]
         sampling: dict[str, Any] = dict(max_tokens=max_tokens, temperature=temperature, top_p=top_p)
         sampling |= dict(top_k=top_k, min_p=min_p, seed=seed, stop=stop)
-        sampling["tools"] = None if tools is None else list(tools)
-        asked = {"messages": list(messages)}
-        answer = self._stream("/v1/chat/completions", asked, sampling, schema, parameters)
-        return Chat(self._inner, answer)
+        functions = {}
+        if tools is not None:
+            tools = [tools] if isinstance(tools, dict) or callable(tools) else list(tools)
+            functions = {function_name(tool): tool for tool in tools if callable(tool)}
+            sampling["tools"] = [tool_of(tool) for tool in tools]
+        asked = {"messages": _messages(messages)}
+        answer, parse = self._stream("chat", "/v1/chat/completions", asked, sampling, schema, {**parameters})
+        return Chat(self._inner, answer, parse, functions)
 
-    def embed(self, texts: Union[Prompt, Sequence[Prompt]], **parameters: Any) -> list[list[float]]:
-        """Returns the embeddings of texts, in order; for a single text, a list of one.
+    def generate_many(
+        self,
+        prompts: Iterable[Prompt],
+        *,
+        n: int = 1,
+        progress: Shown = False,
+        **same: Unpack[ManyTextParameters],
+    ) -> list[Generation]:
+        """Generates the text after each of many prompts, in one batch, and returns them when all have ended,
+        in the order of the prompts; with `n`, that many texts of each, one after another, whose seeds are
+        `seed`, `seed + 1`, and so on.
 
-        Parameters are those of the server's `/v1/embeddings`, such as `dimensions`, `normalize` and
+        `progress` shows a progress bar, by tqdm if it is installed. Other parameters are those of `generate`.
+        An interrupt, or an error of one of them, which is raised, cancels all.
+        """
+        return finished(self._start(self.generate, _several(prompts, "prompts"), n, {**same}), progress)
+
+    async def agenerate_many(
+        self,
+        prompts: Iterable[Prompt],
+        *,
+        n: int = 1,
+        progress: Shown = False,
+        **same: Unpack[ManyTextParameters],
+    ) -> list[Generation]:
+        """The async version of `generate_many`."""
+        return await afinished(
+            self._start(self.generate, _several(prompts, "prompts"), n, {**same}), progress
+        )
+
+    def chat_many(
+        self,
+        conversations: Iterable[Messages],
+        *,
+        n: int = 1,
+        progress: Shown = False,
+        **same: Unpack[ManyChatParameters],
+    ) -> list[Chat]:
+        """Answers in each of many conversations, as `generate_many` does. Each is the messages of one, or the
+        text of a user's message; other parameters are those of `chat`."""
+        return finished(
+            self._start(self.chat, _several(conversations, "conversations"), n, {**same}), progress
+        )
+
+    async def achat_many(
+        self,
+        conversations: Iterable[Messages],
+        *,
+        n: int = 1,
+        progress: Shown = False,
+        **same: Unpack[ManyChatParameters],
+    ) -> list[Chat]:
+        """The async version of `chat_many`."""
+        started = self._start(self.chat, _several(conversations, "conversations"), n, {**same})
+        return await afinished(started, progress)
+
+    def embed(
+        self,
+        texts: Union[Prompt, Sequence[Prompt]],
+        *,
+        normalize: Optional[bool] = None,
+        dimensions: Optional[int] = None,
+        **parameters: Any,
+    ) -> Any:
+        """Returns the embeddings of texts, in order; for a single text, a list of one: an array of numpy,
+        float32 `[texts, dimensions]`, if numpy is installed, otherwise lists. With `encoding_format`,
+        OpenAI's parameter, they are always lists.
+
+        `normalize` is whether vectors have the length 1, which is the default; `dimensions` keeps the first
+        ones. Further parameters are those of the server's `/v1/embeddings`, such as `embd_normalize` and
         `truncate_prompt_tokens`.
         """
-        return self._vectors(self._whole(self._embedding(texts, parameters)))
+        asked = self._embedding(texts, normalize, dimensions, parameters)
+        return _vectors(self._whole(asked), "encoding_format" not in parameters)
 
-    async def aembed(self, texts: Union[Prompt, Sequence[Prompt]], **parameters: Any) -> list[list[float]]:
+    async def aembed(
+        self,
+        texts: Union[Prompt, Sequence[Prompt]],
+        *,
+        normalize: Optional[bool] = None,
+        dimensions: Optional[int] = None,
+        **parameters: Any,
+    ) -> Any:
         """The async version of `embed`."""
-        return self._vectors(await self._awhole(self._embedding(texts, parameters)))
+        asked = self._embedding(texts, normalize, dimensions, parameters)
+        return _vectors(await self._awhole(asked), "encoding_format" not in parameters)
+
+    def encode(
+        self,
+        sentences: Union[str, Sequence[str]],
+        *,
+        normalize_embeddings: bool = False,
+        batch_size: int = 32,
+        show_progress_bar: Shown = False,
+        **parameters: Any,
+    ) -> Any:
+        """Returns the embeddings of sentences, as sentence-transformers' `encode` does: an array, float32
+        `[sentences, dimensions]`, or `[dimensions]` for a single text. Without numpy, lists. `batch_size`
+        sentences are asked for at a time. Further parameters are those of `embed`."""
+        is_one = isinstance(sentences, str)
+        texts = [sentences] if is_one else list(sentences)
+        if batch_size < 1:
+            raise ValueError(f"batch_size: want at least 1, got {batch_size}")
+        shown = counted(len(texts), show_progress_bar, "sentences")
+        parts = []
+        for at in range(0, len(texts), batch_size):
+            batch = texts[at : at + batch_size]
+            parts.append(self.embed(batch, normalize=normalize_embeddings, **parameters))
+            shown.update(len(batch))
+        shown.close()
+        if is_one:
+            return parts[0][0]
+        return _joined(parts)
+
+    def score(self, context: Prompt, continuation: Prompt) -> Score:
+        """Returns how likely a text is after another one: the sum of the log-probabilities of its tokens, and
+        whether each of them is the most likely one.
+
+        Two texts are tokenized as one; where a token crosses the border, or one of them is a list of tokens,
+        they are tokenized apart. An empty context is the model's token for beginnings, or for ends.
+
+        Raises `RequestError` for a text that is too long.
+        """
+        return self.score_many([(context, continuation)])[0]
+
+    def score_many(self, pairs: Iterable[tuple[Prompt, Prompt]], *, progress: Shown = False) -> list[Score]:
+        """Scores many pairs of a context and a continuation, in one batch, see `score`."""
+        started: list[tuple[Generation, int]] = []
+        try:
+            for context, continuation in pairs:
+                before, after = self._split(context, continuation)
+                if not after:
+                    raise ValueError("continuation: want at least one token")
+                # The tokens of the prompt are scored, and none is generated.
+                same: dict[str, Any] = {"max_tokens": 0, "logprobs": 1, "echo": True}
+                started.append((self.generate(before + after, **same), len(before)))
+        except BaseException:
+            for text, _ in started:
+                text.cancel()
+            raise
+        finished([text for text, _ in started], progress and (progress if progress is not True else "scores"))
+        return [_score(text, n_before) for text, n_before in started]
+
+    def _split(self, context: Prompt, continuation: Prompt) -> tuple[list[int], list[int]]:
+        """Tokens of a context and of its continuation."""
+        before, after = tokens_of(context, "context"), tokens_of(continuation, "continuation")
+        if isinstance(context, str) and isinstance(continuation, str):
+            # Spaces at the end of the context belong to the first word of the continuation.
+            n_spaces = len(context) - len(context.rstrip())
+            if n_spaces:
+                context, continuation = context[:-n_spaces], context[-n_spaces:] + continuation
+            whole = self.tokenize(context + continuation, parse_special=False)
+            before = self.tokenize(context, parse_special=False)
+            if whole[: len(before)] == before and len(whole) > len(before):
+                after = whole[len(before) :]
+        if before is None:
+            before = self.tokenize(context)
+        if after is None:
+            after = self.tokenize(continuation, add_special=False, parse_special=False)
+        if not before:
+            special = self.special_tokens
+            first = special["eos"] if special["bos"] is None else special["bos"]
+            if first is None:
+                raise ValueError("context: want at least one token: the model has none for beginnings")
+            before = [first]
+        return before, after
 
     def rerank(self, query: str, documents: Sequence[str], **parameters: Any) -> list[dict[str, Any]]:
         """Scores documents by relevance to a query, best first: each with its `index` and its
-        `relevance_score`. Requires a reranking model."""
+        `relevance_score`. Requires a reranking model, loaded with `reranking=True` or one whose file says
+        so."""
         asked = {"query": query, "documents": list(documents)}
-        answer = self._whole(self._ask("/v1/rerank", asked, parameters))
-        return answer["results"]
+        results: list[dict[str, Any]]
+        results = self._whole(self._ask("rerank", "/v1/rerank", asked, parameters))["results"]
+        return results
 
-    def tokenize(self, text: str, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
+    def tokenize(self, text: Any, *, add_special: bool = True, parse_special: bool = True) -> Any:
         """Returns the tokens of a text, with the model's begin and end tokens, and with control tokens where
-        the text contains their names."""
-        asked = {"content": text, "add_special": add_special, "parse_special": parse_special}
-        return self._whole(self._ask("/tokenize", asked, {}))["tokens"]
+        the text contains their names; of a list of texts, a list per text."""
+        if not isinstance(text, str) and hasattr(text, "__iter__"):
+            return [self.tokenize(of, add_special=add_special, parse_special=parse_special) for of in text]
+        asked: dict[str, Any] = {"content": text, "add_special": add_special, "parse_special": parse_special}
+        return self._whole(self._ask("tokenize", "/tokenize", asked, {}))["tokens"]
 
     def detokenize(self, tokens: Sequence[int]) -> str:
-        """Returns the text of tokens."""
-        return self._whole(self._ask("/detokenize", {"tokens": list(tokens)}, {}))["content"]
+        """Returns the text of tokens. An incomplete letter is U+FFFD."""
+        answer = self._whole(self._ask("detokenize", "/detokenize", {"tokens": _ids(tokens)}, {}))
+        return str(answer["content"])
 
-    def apply_template(self, messages: Iterable[dict[str, Any]], **parameters: Any) -> str:
+    def detokenize_bytes(self, tokens: Sequence[int]) -> bytes:
+        """Returns the bytes of tokens, including those of control tokens."""
+        return b"".join(_native(lambda: self._inner.token_bytes(_ids(tokens))))
+
+    def apply_template(self, messages: Iterable[Message], **parameters: Any) -> str:
         """Renders a conversation with the chat template."""
-        return self._whole(self._ask("/apply-template", {"messages": list(messages)}, parameters))["prompt"]
+        asked = {"messages": _messages(messages)}
+        answer = self._whole(self._ask("apply_template", "/apply-template", asked, parameters))
+        return str(answer["prompt"])
 
     @property
     def n_ctx(self) -> int:
         """Maximum positions of a text."""
-        return self.properties["default_generation_settings"]["n_ctx"]
+        return int(self.properties["default_generation_settings"]["n_ctx"])
+
+    @property
+    def n_vocab(self) -> int:
+        """Number of tokens."""
+        return _native(self._inner.n_vocab)
+
+    @property
+    def special_tokens(self) -> dict[str, Optional[int]]:
+        """Ids of the tokens `bos` (begins a text), `eos` (ends it), `eot` (ends a turn), `cls` and `sep`;
+        `None` for those that the model does not have."""
+        return _native(self._inner.special_tokens)
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """Metadata of the model's file by GGUF key, without arrays of more than 256 elements."""
+        return dict(_native(self._inner.metadata))
+
+    @property
+    def device(self) -> str:
+        """Name of the device that the model runs on."""
+        return _native(self._inner.device)
 
     @property
     def properties(self) -> dict[str, Any]:
-        """The model and its defaults, in the format of llama-server's `/props`."""
-        return self._whole(self._request("/props"))
+        """Properties of the model, as in llama-server's `/props`."""
+        properties: dict[str, Any] = self._whole(self._request("/props"))
+        return properties
+
+    def serve(self, port: int = 8080) -> Server:
+        """Serves the model over HTTP at a port of this machine, too; 0 picks a free one. The result is the
+        listener: its `url`, `base_url` for clients of OpenAI's API, and `close()`. There are no keys; the
+        command line `sterna serve` listens for other machines."""
+        try:
+            return Server(self, self._inner.listen(port))
+        except RuntimeError as err:
+            of_native(err)
 
     def close(self) -> None:
         """Ends running texts, and frees the model."""
@@ -179,42 +432,95 @@ class Engine:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _request(self, path: str, body: Optional[dict[str, Any]] = None) -> _sterna.Answer:
+    def __repr__(self) -> str:
         try:
-            return self._inner.request(path, None if body is None else json.dumps(body))
-        except ValueError as err:
-            raise EngineError(str(err)) from None
+            properties = self.properties
+            about = f"{properties['model_alias']}, n_ctx {properties['default_generation_settings']['n_ctx']}"
+            return f"<sterna.Engine {about}, {self.device}>"
+        except EngineError as err:
+            return f"<sterna.Engine: {err}>"
 
-    def _ask(self, path: str, asked: dict[str, Any], parameters: dict[str, Any]) -> _sterna.Answer:
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a sterna.Engine cannot be pickled: each process loads its own")
+
+    def _start(
+        self, begin: Callable[..., Text], inputs: list[Any], n: int, same: dict[str, Any]
+    ) -> list[Text]:
+        """Starts `n` texts of each input."""
+        if n < 1:
+            raise ValueError(f"n: want at least 1, got {n}")
+        seed, texts = same.get("seed"), []
+        try:
+            for of in inputs:
+                for at in range(n):
+                    own = same if seed is None else same | {"seed": seed + at}
+                    texts.append(begin(of, **own))
+        except BaseException:
+            for text in texts:
+                text.cancel()
+            raise
+        return texts
+
+    def _begun(self, prompt: str) -> Prompt:
+        """The prompt, or the model's end token for an empty one if the model has no token for beginnings."""
+        if prompt:
+            return prompt
+        special = self.special_tokens
+        return prompt if special["bos"] is not None or special["eos"] is None else [special["eos"]]
+
+    def _request(self, path: str, body: Optional[dict[str, Any]] = None) -> _sterna.Answer:
+        mailbox().update_level()
+        data = b"" if body is None else encoded(body)
+        try:
+            return self._inner.request("GET" if body is None else "POST", path, JSON if data else [], data)
+        except RuntimeError as err:
+            of_native(err)
+
+    def _ask(
+        self, method: str, path: str, asked: dict[str, Any], parameters: dict[str, Any]
+    ) -> _sterna.Answer:
         """Sends a request to an endpoint, after checking the names of its parameters."""
-        if unknown := parameters.keys() - (self._parameters(path) - OWN if parameters else set()):
-            raise TypeError(f"{path} has no parameter {', '.join(sorted(unknown))}")
+        if parameters:
+            known = self._parameters(path) - OWN
+            for name in parameters:
+                if name not in known:
+                    raise TypeError(f"{method}() has no parameter {name!r}{_instead(name, known, asked)}")
         given = {name: value for name, value in parameters.items() if value is not None}
         return self._request(path, asked | given)
 
     def _stream(
         self,
+        method: str,
         path: str,
         asked: dict[str, Any],
         sampling: dict[str, Any],
-        schema: Optional[Schema],
+        schema: Optional[Kind],
         parameters: dict[str, Any],
-    ) -> _sterna.Answer:
+    ) -> tuple[_sterna.Answer, Optional[Callable[[str], Any]]]:
+        """Starts a text. Returns its stream, and the function that parses it."""
         asked |= {name: value for name, value in sampling.items() if value is not None}
-        asked |= {"stream": True, "stream_options": {"include_usage": True}}
+        asked |= {"stream": True, "stream_options": {"include_usage": True}, "return_token_ids": True}
+        parse = None
+        if parameters.get("response_format") is not None:
+            parameters = dict(parameters)
+            parameters["response_format"], parse = response_format(parameters["response_format"])
         if schema is not None:
-            schema = schema.model_json_schema() if hasattr(schema, "model_json_schema") else schema
-            strict = {"name": "answer", "schema": schema, "strict": True}
-            asked["response_format"] = {"type": "json_schema", "json_schema": strict}
-        return self._ask(path, asked, parameters)
+            of = Schema.of(schema, "schema")
+            asked["response_format"], parse = format_of(of), of.parse
+        return self._ask(method, path, asked, parameters), parse
 
-    def _embedding(self, texts: Any, parameters: dict[str, Any]) -> _sterna.Answer:
-        asked = {"input": texts if isinstance(texts, str) else list(texts)}
-        return self._ask("/v1/embeddings", asked, parameters)
-
-    @staticmethod
-    def _vectors(answer: dict[str, Any]) -> list[list[float]]:
-        return [entry["embedding"] for entry in answer["data"]]
+    def _embedding(
+        self, texts: Any, normalize: Optional[bool], dimensions: Optional[int], parameters: dict[str, Any]
+    ) -> _sterna.Answer:
+        texts = texts.tolist() if hasattr(texts, "tolist") else texts
+        asked: dict[str, Any] = {"input": texts if isinstance(texts, str) else list(texts)}
+        if normalize is not None:
+            # llama-server's numbers: -1 is none, 2 the Euclidean length.
+            asked["embd_normalize"] = 2 if normalize else -1
+        if dimensions is not None:
+            asked["dimensions"] = dimensions
+        parameters = {name: value for name, value in parameters.items() if name != "encoding_format"}
+        return self._ask("embed", "/v1/embeddings", asked | {"encoding_format": "base64"}, parameters)
 
     def _parameters(self, path: str) -> set[str]:
         """The names of an endpoint's parameters, from the engine's OpenAPI document."""
@@ -226,30 +532,112 @@ class Engine:
 
     @staticmethod
     def _whole(answer: _sterna.Answer) -> Any:
-        data = b""
-        while (piece := answer.read()) is not None:
-            data += _checked(piece)
-        return _parsed(data)
+        whole = _Whole()
+        try:
+            while (piece := answer.read()) is not None:
+                whole.add(piece)
+        except RuntimeError as err:
+            of_native(err)
+        finally:
+            mailbox().deliver()
+        return whole.value()
 
     @staticmethod
     async def _awhole(answer: _sterna.Answer) -> Any:
-        data = b""
-        while (piece := await next_piece(answer)) is not None:
-            data += _checked(piece)
-        return _parsed(data)
+        whole = _Whole()
+        try:
+            while (piece := await next_piece(answer)) is not None:
+                whole.add(piece)
+        except RuntimeError as err:
+            of_native(err)
+        return whole.value()
 
 
-def _checked(piece: tuple[int, bytes]) -> bytes:
-    status, data = piece
-    if status != 200:
-        raise of_status(status, data)
-    return data
+class _Whole:
+    """An answer that is one JSON document."""
+
+    def __init__(self) -> None:
+        self.status, self.data = 0, b""
+
+    def add(self, piece: Piece) -> None:
+        if isinstance(piece, tuple):
+            self.status = piece[0]
+        elif piece is not None:
+            self.data += piece
+
+    def value(self) -> Any:
+        if self.status not in (0, 200):
+            raise of_status(self.status, self.data)
+        if not self.data:
+            raise EngineError("the engine was closed")
+        return json.loads(self.data)
 
 
-def _parsed(data: bytes) -> Any:
-    if not data:
-        raise EngineError("the engine was closed")
-    return json.loads(data)
+def _native(call: Callable[[], Value]) -> Value:
+    try:
+        return call()
+    except (RuntimeError, ValueError) as err:
+        of_native(err)
+
+
+def _several(inputs: Iterable[Any], name: str) -> list[Any]:
+    if isinstance(inputs, (str, bytes, dict)):
+        raise TypeError(f"{name}: want a list of them")
+    return list(inputs)
+
+
+def _messages(messages: Messages) -> list[Any]:
+    if isinstance(messages, str):
+        return [{"role": "user", "content": messages}]
+    return [messages] if isinstance(messages, dict) else list(messages)
+
+
+def _ids(tokens: Any) -> list[int]:
+    ids = tokens_of([tokens] if isinstance(tokens, int) else tokens, "tokens")
+    if ids is None:
+        raise TypeError("tokens: want a list or an array of whole numbers")
+    return ids
+
+
+def _vectors(answer: dict[str, Any], as_array: bool) -> Any:
+    """Embeddings from the answer of the endpoint: float32 in base64."""
+    import base64
+    import struct
+
+    all_bytes = [base64.b64decode(entry["embedding"]) for entry in answer["data"]]
+    if as_array:
+        try:
+            import numpy
+        except ImportError:
+            pass
+        else:
+            return numpy.array([numpy.frombuffer(of, "<f4") for of in all_bytes], numpy.float32)
+    return [list(struct.unpack(f"<{len(of) // 4}f", of)) for of in all_bytes]
+
+
+def _joined(parts: list[Any]) -> Any:
+    """Embeddings of several batches as those of one."""
+    if parts and hasattr(parts[0], "shape"):
+        import numpy
+
+        return numpy.concatenate(parts)
+    return [vector for part in parts for vector in part]
+
+
+def _score(text: Generation, n_before: int) -> Score:
+    """The score of an echoed prompt after its first tokens."""
+    of = [(scored.logprob, scored.top) for scored in text.logprobs[n_before:] if scored.logprob is not None]
+    logprob = sum(logprob for logprob, _ in of)
+    # Two tokens may have the same text, so log-probabilities are compared.
+    is_greedy = all(logprob >= max(top.values()) for logprob, top in of)
+    return Score(logprob, is_greedy)
+
+
+def _instead(name: str, known: set[str], asked: dict[str, Any]) -> str:
+    if name in INSTEAD:
+        return f": {INSTEAD[name]}"
+    near = difflib.get_close_matches(name, [*known, "max_tokens", "temperature"], 1, 0.7)
+    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def _properties(schema: dict[str, Any], schemas: dict[str, Any]) -> Iterator[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Optional
+from typing import Any, NoReturn, Optional
 
 
 class Error(Exception):
@@ -24,7 +24,7 @@ class RequestError(Error, ValueError):
 
 
 class EngineError(Error, RuntimeError):
-    """The engine or its device failed, or was closed."""
+    """The engine or its device failed, or was closed, or belongs to another process."""
 
 
 def of_status(status: int, body: bytes) -> Error:
@@ -38,9 +38,14 @@ def of_status(status: int, body: bytes) -> Error:
 
 def of_object(error: dict[str, Any], status: int = 500) -> Error:
     """The error from an error object."""
-    message = str(error.get("message"))
+    message = str(error.get("message")).replace("start the server with", "load the Engine with")
     if status >= 500:
         return EngineError(message)
     refused = RequestError(message)
     refused.param, refused.code = error.get("param"), error.get("code")
     return refused
+
+
+def of_native(err: Exception) -> NoReturn:
+    """Raises an error of the native part as one of the package."""
+    raise (RequestError if isinstance(err, ValueError) else EngineError)(str(err)) from None

@@ -15,6 +15,7 @@ import threading
 import time
 
 import pytest
+from conftest import posix, processes
 
 import sterna
 
@@ -29,24 +30,6 @@ PLACE = {
 LOOK = {"type": "function", "function": {"name": "look", "description": "Looks.", "parameters": PLACE}}
 PROGRAM = shutil.which("sterna", path=sysconfig.get_path("scripts")) or "sterna"
 STATM = pathlib.Path("/proc/self/statm")
-
-
-def starts_processes():
-    """True if this Python can start processes. Under an emulator of another CPU it cannot."""
-    try:
-        return subprocess.run([sys.executable, "-c", ""]).returncode == 0
-    except OSError:
-        return False
-
-
-processes = pytest.mark.skipif(not starts_processes(), reason="an emulator that cannot start processes")
-posix = pytest.mark.skipif(os.name != "posix", reason="signals and /proc need POSIX")
-
-
-@pytest.fixture(scope="module")
-def engine():
-    with sterna.Engine(backend="cpu", parallel=8) as engine:
-        yield engine
 
 
 def command_line(*args):
@@ -128,9 +111,13 @@ def test_tokens_and_vectors_equal_those_of_the_command_line(engine):
     texts = ["A rabbit.", "A house."]
     vectors = engine.embed(texts)
     said = json.loads(command_line("embed", "-p", texts[0], "-p", texts[1], "--output-format", "array"))
-    assert vectors == [pytest.approx(vector, abs=1e-4) for vector in said] and vectors[0] != vectors[1]
-    assert engine.embed(texts[0]) == [pytest.approx(vectors[0], abs=1e-4)]
-    assert asyncio.run(engine.aembed(texts)) == [pytest.approx(vector, abs=1e-4) for vector in vectors]
+
+    def equals(vectors, others):
+        return [list(vector) for vector in vectors] == [pytest.approx(list(of), abs=1e-4) for of in others]
+
+    assert equals(vectors, said) and list(vectors[0]) != list(vectors[1])
+    assert equals(engine.embed(texts[0]), vectors[:1])
+    assert equals(asyncio.run(engine.aembed(texts)), vectors)
 
 
 def long_prompt(number):
@@ -295,7 +282,8 @@ class SlowHub(http.server.BaseHTTPRequestHandler):
 @posix
 def test_ctrl_c_ends_a_download(tmp_path):
     program = """
-import sterna
+import logging, sys, sterna
+logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(message)s")
 try:
     sterna.Engine("user/repo", backend="cpu")
 except KeyboardInterrupt:
@@ -326,11 +314,14 @@ def test_errors_have_the_messages_of_the_library(engine, tmp_path):
     for model, options, said in [
         (broken, {}, "broken.gguf"),
         (tmp_path / "missing.gguf", {}, "missing.gguf"),
-        (None, {"kv_cache_type": "q9"}, "kv-cache-type"),
-        (None, {"no_such_flag": True}, "--no-such-flag"),
-        (None, {"n_ctx": 10**9}, "--ctx-size"),
-        (None, {"models_dir": tmp_path}, "--models-dir: there is no listener"),
-        (None, {"port": 8080}, "--port"),
+        (None, {"kv_cache_type": "q9"}, "kv_cache_type="),
+        (None, {"no_such_flag": True}, "no parameter 'no_such_flag'"),
+        (None, {"n_ctx": 10**9}, "n_ctx=: want"),
+        (None, {"ctx_size": 10**9}, "ctx_size=: want"),
+        (None, {"n_gpu_layer": 1}, "did you mean 'n_gpu_layers'"),
+        (None, {"models_dir": tmp_path}, "no parameter 'models_dir'"),
+        (None, {"port": 8080}, "engine.serve"),
+        ("user/repo", {"offline": True}, "there is no file user/repo"),
     ]:
         with pytest.raises(sterna.LoadError, match=said):
             sterna.Engine(model, backend="cpu", **options)
@@ -345,9 +336,9 @@ def test_errors_have_the_messages_of_the_library(engine, tmp_path):
     for call in (engine.generate, engine.chat, engine.embed):
         with pytest.raises(TypeError, match="temprature"):
             call(PROMPT, temprature=1)
-    with pytest.raises(TypeError, match="n$"):
+    with pytest.raises(TypeError, match="generate_many"):
         engine.generate(PROMPT, n=2)
-    with pytest.raises(sterna.RequestError):
+    with pytest.raises(sterna.RequestError, match="reranking"):
         engine.rerank("a", ["b"])
 
 
@@ -365,12 +356,6 @@ def test_closed_engine_raises():
         generation.read()
     with pytest.raises(sterna.EngineError, match="closed"):
         engine.tokenize("x")
-
-
-@processes
-def test_unclosed_engine_ends_with_the_process():
-    code = "import sterna; e = sterna.Engine(backend='cpu'); g = e.generate('Once', ignore_eos=True); next(g)"
-    assert subprocess.run([sys.executable, "-c", code], timeout=60, capture_output=True).returncode == 0
 
 
 def resident_bytes():

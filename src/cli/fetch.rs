@@ -8,7 +8,7 @@ use bytes::Bytes;
 use indicatif::{BinaryBytes, MultiProgress, ProgressBar, ProgressStyle};
 
 use super::ctrl_c::{self, on_ctrl_c};
-use super::{CliError, Interrupted};
+use super::{CliError, Interrupted, guest};
 use crate::gguf::{Header, Source, part_names};
 use crate::hub::{Event, Hub, HubError, HubOptions, Listing, Local, Name, RemoteFile, WebFile};
 
@@ -37,7 +37,7 @@ pub fn get(name: &Name, options: HubOptions, missing: Missing) -> Result<Local, 
         Ok(found) => fetch(&hub, &found),
         Err(err) if err.is_network() => match (hub.cached(name), missing) {
             (Ok(local), Missing::Cached) => {
-                eprintln!("note: {err}; using {name} from the cache");
+                guest::say("note", &format!("{err}; using {name} from the cache"));
                 Ok(local)
             }
             (Ok(_), Missing::Error) => Err(format!("{err}. The cache still has an earlier {name}").into()),
@@ -121,7 +121,7 @@ pub fn fetch(hub: &Hub, found: &Listing) -> Result<Local, CliError> {
     let (n, commit) = (found.files.len(), &found.commit[..8]);
     let files = if n == 1 { found.files[0].path.clone() } else { format!("{n} files") };
     let bytes = BinaryBytes(found.bytes());
-    eprintln!("pulling {} at {commit}: {}, {bytes}", found.name.repo, files.escape_debug());
+    guest::say("", &format!("pulling {} at {commit}: {}, {bytes}", found.name.repo, files.escape_debug()));
     let stopper = hub.stopper();
     let mut was_told = false;
     on_ctrl_c(move || {
@@ -137,7 +137,7 @@ pub fn fetch(hub: &Hub, found: &Listing) -> Result<Local, CliError> {
     on_ctrl_c(ctrl_c::exit)?;
     match fetched {
         Err(HubError::Stopped) => {
-            eprintln!("interrupted; the same command continues the download");
+            guest::say("", &"interrupted; the same command continues the download");
             Err(Interrupted.into())
         }
         fetched => Ok(fetched?),
@@ -162,7 +162,8 @@ impl Progress {
     fn new(found: &Listing) -> Self {
         let is_off =
             std::env::var("HF_HUB_DISABLE_PROGRESS_BARS").is_ok_and(|on| on != "0" && !on.is_empty());
-        let bars = (std::io::stderr().is_terminal() && !is_off).then(MultiProgress::new);
+        let has_bars = std::io::stderr().is_terminal() && !is_off && !guest::is_guest();
+        let bars = has_bars.then(MultiProgress::new);
         let files = found.files.iter().map(|file| (file.path.clone(), 0, None)).collect();
         let state = Mutex::new(State { files, last: (Instant::now(), 0) });
         Self { bars, state, total: found.bytes() }
@@ -172,7 +173,7 @@ impl Progress {
         match &self.bars {
             // A progress line that cannot be written may be lost.
             Some(bars) => drop(bars.println(line)),
-            None => eprintln!("{line}"),
+            None => guest::say("", &line),
         }
     }
 
@@ -204,6 +205,7 @@ impl Progress {
                 if let Some(entry) = state.files.iter_mut().find(|(path, ..)| *path == file.path) {
                     (entry.1, entry.2) = (*done, bar);
                 }
+                guest::progress(&file.path, *done, file.size);
                 state.last.1 = state.done();
             }
             Event::Bytes { file, done } => {
@@ -211,6 +213,7 @@ impl Progress {
                     entry.1 = *done;
                     entry.2.iter().for_each(|bar| bar.set_position(*done));
                 }
+                guest::progress(&file.path, *done, file.size);
                 let (at, before) = state.last;
                 if self.bars.is_none() && at.elapsed() >= EVERY {
                     let done = state.done();
@@ -234,6 +237,7 @@ impl Progress {
                     entry.1 = file.size;
                     entry.2.iter().for_each(ProgressBar::finish);
                 }
+                guest::progress(&file.path, file.size, file.size);
             }
         }
     }

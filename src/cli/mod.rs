@@ -23,6 +23,9 @@ mod fit_args;
 mod grammar_args;
 #[cfg(feature = "serve")]
 mod grpc_args;
+mod guest;
+#[cfg(feature = "serve")]
+mod host_log;
 pub mod hub_args;
 mod imatrix;
 mod input;
@@ -124,6 +127,9 @@ enum Command {
     Completions(completions::CompletionsArgs),
     Man(completions::ManArgs),
 }
+
+#[cfg(feature = "serve")]
+pub use host_log::{HostLog, Level, log_to};
 
 /// Error of a subcommand, with a message for the user.
 pub type CliError = Box<dyn std::error::Error + Send + Sync>;
@@ -247,27 +253,26 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> u8 {
 }
 
 /// Loads the model that the flags of `sterna serve` name, for use in this process, whose signal handlers are
-/// not changed: [`interrupt`] stops a download.
+/// not changed: [`interrupt`] stops a download. Messages go to [`log_to`].
 ///
 /// # Errors
 /// Invalid flags, or an error from loading the model, in terms of the flags.
 #[cfg(feature = "serve")]
 pub fn in_process(flags: impl IntoIterator<Item = OsString>) -> Result<crate::serve::InProcess, String> {
-    ctrl_c::be_guest();
+    guest::be_guest();
     let command = ["sterna", "serve"].map(OsString::from);
     let args = normalise(command.into_iter().chain(flags));
     let parse_error = |err: clap::Error| {
         let message = err.to_string();
         let message = message.split("\n\nUsage:").next().unwrap_or_default();
+        let message = message.split("\n\nFor more information").next().unwrap_or_default();
         message.strip_prefix("error: ").unwrap_or(message).trim_end().to_owned()
     };
     let matches = LineParser::new().matches(args).map_err(parse_error)?;
     let (_, given) = matches.subcommand().expect("`serve` is one");
-    let command = serve::ServeArgs::augment_args(clap::Command::new("serve"));
-    let groups = command.get_groups().filter(|group| serve::OF_LISTENERS.contains(&group.get_id().as_str()));
     let is_given =
-        |id: &&clap::Id| given.value_source(id.as_str()) == Some(clap::parser::ValueSource::CommandLine);
-    if let Some(id) = groups.flat_map(|group| group.get_args()).find(is_given) {
+        |id: &clap::Id| given.value_source(id.as_str()) == Some(clap::parser::ValueSource::CommandLine);
+    if let Some(id) = of_listeners().into_iter().find(is_given) {
         return Err(format!("--{}: there is no listener, and only one model", id.as_str().replace('_', "-")));
     }
     let args = serve::ServeArgs::from_arg_matches(given).map_err(parse_error)?;
@@ -275,6 +280,44 @@ pub fn in_process(flags: impl IntoIterator<Item = OsString>) -> Result<crate::se
         let causes = std::iter::successors(Some(&*err as &dyn std::error::Error), |err| err.source());
         causes.map(names::with_flags).collect::<Vec<_>>().join(": ")
     })
+}
+
+/// Flags of `sterna serve` without a meaning inside a process.
+#[cfg(feature = "serve")]
+fn of_listeners() -> Vec<clap::Id> {
+    let command = serve::ServeArgs::augment_args(clap::Command::new("serve"));
+    let groups = command.get_groups().filter(|group| serve::OF_LISTENERS.contains(&group.get_id().as_str()));
+    groups.flat_map(|group| group.get_args().cloned().collect::<Vec<_>>()).collect()
+}
+
+/// A flag of [`in_process`].
+#[cfg(feature = "serve")]
+#[derive(Clone, Debug)]
+pub struct Flag {
+    /// Long names without dashes, the usual one first.
+    pub names: Vec<String>,
+    /// Minimum and maximum number of values: 0 and 0 for a switch.
+    pub values: (usize, usize),
+    /// Its help; `None` for a flag of another program that is only accepted for compatibility.
+    pub help: Option<String>,
+}
+
+/// All flags that [`in_process`] accepts.
+#[cfg(feature = "serve")]
+pub fn in_process_flags() -> Vec<Flag> {
+    let (listeners, mut command) = (of_listeners(), llama_flags::added(Cli::command()));
+    command.build();
+    let serve = command.find_subcommand("serve").expect("`serve` is one");
+    let args = serve.get_arguments().filter(|arg| !listeners.contains(arg.get_id()));
+    let flag = |arg: &Arg| {
+        let aliases = arg.get_all_aliases().unwrap_or_default().into_iter();
+        let names = arg.get_long().into_iter().chain(aliases.filter(|name| names::is_long(name)));
+        let values = arg.get_num_args().filter(|_| arg.get_action().takes_values());
+        let values = values.map_or((0, 0), |n| (n.min_values(), n.max_values()));
+        let help = arg.get_help().filter(|_| !arg.is_hide_set()).map(ToString::to_string);
+        Flag { names: names.map(str::to_owned).collect(), values, help }
+    };
+    args.map(flag).filter(|flag| !flag.names.is_empty() && flag.names[0] != "help").collect()
 }
 
 /// Does what ctrl-C does on the command line, for [`in_process`].

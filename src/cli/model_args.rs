@@ -635,6 +635,22 @@ impl OpenModel {
         Ok(EngineOptions { n_seqs, kv_positions, ..options })
     }
 
+    /// The options for `n_seqs` sequences in the KV cache of fewer, if their states fit.
+    ///
+    /// # Errors
+    /// Any error from reading the model.
+    pub fn shared(&self, options: EngineOptions, n_seqs: usize) -> Result<EngineOptions, CliError> {
+        let trained = model::hyper(&self.gguf)?.n_ctx_train;
+        let n_ctx = options.n_ctx.unwrap_or(EngineOptions::DEFAULT_CTX.min(trained));
+        let kv_positions = Some(options.n_seqs * n_ctx.next_multiple_of(PAGE));
+        let shared = EngineOptions { n_seqs, kv_positions, ..options.clone() };
+        let fits = |backend: &dyn Backend| engine::plan(&self.gguf, &shared, backend).is_ok();
+        match self.backends.iter().flatten().any(|backend| fits(&**backend)) {
+            true => Ok(shared),
+            false => Ok(options),
+        }
+    }
+
     /// Fits the options to the backend that the model will run on. If that changes the cache types, the
     /// backends are opened again, so that the self-test covers them.
     ///

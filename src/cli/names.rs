@@ -9,10 +9,10 @@
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::fmt::Display;
-use std::io::Write;
 
 use clap::{Arg, Command};
 
+use super::guest;
 use crate::backend::BackendError;
 use crate::engine::{self, SamplerError};
 use crate::eval::importance::ImportanceError;
@@ -59,7 +59,7 @@ fn aliases(arg: &Arg) -> impl Iterator<Item = &str> {
 }
 
 /// True if an alias is a long name of its flag, typed after two dashes.
-fn is_long(alias: &str) -> bool {
+pub fn is_long(alias: &str) -> bool {
     alias.starts_with(|c: char| c.is_ascii_lowercase() || c.is_ascii_digit())
 }
 
@@ -174,9 +174,9 @@ pub fn flag(option: &str) -> String {
     }
 }
 
-/// Prints a message to stderr. A server goes on if its log is full.
+/// Prints a message to stderr, or logs it inside another program.
 pub fn note(kind: &str, said: &impl Display) {
-    let _ = writeln!(std::io::stderr(), "{kind}: {said}");
+    guest::say(kind, said);
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use super::CliError;
+use super::{CliError, names};
 use crate::engine::{Engine, SamplerOptions, recommended};
 
 /// Sampling options.
@@ -60,7 +60,7 @@ impl SamplingArgs {
     /// Same as [`Engine::sampler_options`]; a token id beyond the vocabulary.
     pub fn options(&self, engine: &Engine) -> Result<SamplerOptions, CliError> {
         for key in SamplerOptions::not_followed(engine.gguf().metadata()) {
-            eprintln!("note: the file recommends a sampler that is not supported ({key})");
+            names::note("note", &format!("the file recommends a sampler that is not supported ({key})"));
         }
         let file = engine.sampler_options()?;
         let n_vocab = engine.hyper().n_vocab;

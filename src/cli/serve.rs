@@ -61,6 +61,8 @@ pub struct ServeArgs {
     #[arg(long, value_name = "N", alias = "max-num-seqs")]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=1024))]
     parallel: Option<u16>,
+    #[arg(skip)]
+    is_in_process: bool,
     /// Positions of the KV cache shared by all sequences [default: parallel x context, or fewer for a model
     /// that only embeds]
     #[arg(long, value_name = "N")]
@@ -104,6 +106,8 @@ pub struct ServeArgs {
 
 /// Default number of sequences that run at a time.
 const SLOTS: usize = 4;
+/// The same inside a process, where many texts are asked for at a time. They share the KV cache of `SLOTS`.
+const SLOTS_IN_PROCESS: usize = 16;
 /// The same for a model that only makes embeddings, whose texts share steps.
 const TEXTS: usize = 32;
 /// Minimum rows per step whose logits are kept.
@@ -176,7 +180,8 @@ impl ServeArgs {
     ///
     /// # Errors
     /// Any error from loading.
-    pub fn in_process(self) -> Result<InProcess, CliError> {
+    pub fn in_process(mut self) -> Result<InProcess, CliError> {
+        self.is_in_process = true;
         let source = match self.model.file()? {
             Some(path) => Source::File(path),
             None => Source::demo("-m FILE")?,
@@ -236,6 +241,11 @@ impl ServeArgs {
             ..options
         };
         let options = speculation.with_drafts(options);
+        let widens = self.is_in_process
+            && parallel.is_none()
+            && self.kv_positions.is_none()
+            // A draft model has as many sequences.
+            && options.drafts == 0;
         move || {
             let drafting = speculation.load(&model, &options)?;
             let opened = model.open(&source, &options)?;
@@ -246,6 +256,10 @@ impl ServeArgs {
             let (opened, options) = match &fit {
                 Some(fit) => opened.fitted(options, fit)?,
                 None => (opened, options),
+            };
+            let options = match widens && !opened.is_encoder(&options) {
+                true => opened.shared(options, SLOTS_IN_PROCESS)?,
+                false => options,
             };
             let bytes = opened.bytes(&options) + drafting.bytes();
             let sampling = sampling.clone();

@@ -1,8 +1,10 @@
-//! A server without a listener: requests and answers stay inside the process. Bindings for other languages
-//! use it, with the same requests as clients over HTTP.
+//! A server inside a process: requests and answers are passed without a listener. Bindings for other
+//! languages use it, with the same requests as clients over HTTP. [`InProcess::listen`] adds a listener.
 
 use std::convert::Infallible;
 use std::future::poll_fn;
+use std::io;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
@@ -12,17 +14,20 @@ use std::time::{Duration, Instant};
 use axum::Router;
 use axum::body::{Body, HttpBody};
 use bytes::Bytes;
+use hyper::Request;
+use hyper::header::HeaderMap;
 use hyper::service::Service;
-use hyper::{Method, Request};
 use hyper_util::service::TowerToHyperService;
 use tokio::runtime::Runtime;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
 
 use super::api;
 use super::app::App;
 use super::engine_thread;
 use super::error::ServeError;
+use super::http::connection::Connections;
+use super::http::places::Places;
 use super::instance::ModelBudget;
 use super::job::Command;
 use super::model::ModelSource;
@@ -31,9 +36,7 @@ use super::options::ServeOptions;
 use super::server;
 use super::status::Phase;
 use super::watchdog;
-
-/// Maximum pieces of an answer waiting for their reader.
-const PIECES: usize = 4;
+use sterna_engine::Engine;
 
 /// A model that is queried inside the process. Dropping it aborts running requests.
 pub struct InProcess {
@@ -74,38 +77,84 @@ impl InProcess {
         self.runtime.as_ref().expect("it is there until the end")
     }
 
-    /// Sends a request to an endpoint: with a JSON object as its body, or without a body for GET.
-    pub fn request(&self, path: &str, body: Option<String>) -> Answer {
-        let method = if body.is_some() { Method::POST } else { Method::GET };
-        let request =
-            Request::builder().method(method).uri(path).body(body.map_or(Body::empty(), Body::from));
-        let (sender, pieces) = mpsc::channel(PIECES);
+    /// Sends a request, and returns its answer. Its pieces are kept until they are read, so that a text whose
+    /// reader is slow is generated as fast as others: a few hundred bytes per token.
+    ///
+    /// A method, path or header that HTTP does not allow is answered with status 400.
+    pub fn request(&self, method: &str, path: &str, headers: &[(&str, &str)], body: Vec<u8>) -> Answer {
+        let request = Request::builder().method(method).uri(path);
+        let request = headers.iter().fold(request, |request, (name, value)| request.header(*name, *value));
+        let request = request.body(Body::from(body));
+        let (sender, pieces) = mpsc::unbounded_channel();
         let router = TowerToHyperService::new(self.router.clone());
         let task = self.runtime().spawn(async move {
-            let refused = |status, body: String| Err(Refusal { status, body });
+            // The reader may be gone at any time, which also ends this task.
+            let send = |piece| drop(sender.send(piece));
             let request = match request {
                 Ok(request) => request,
-                Err(err) => return drop(sender.send(refused(400, err.to_string())).await),
+                Err(err) => {
+                    send(Piece::Head { status: 400, headers: HeaderMap::new() });
+                    return send(Piece::Body(err.to_string().into()));
+                }
             };
             let response = router.call(request).await.unwrap_or_else(|never: Infallible| match never {});
-            let (status, mut body) = (response.status(), response.into_body());
-            let mut refusal = Vec::new();
+            let (head, mut body) = response.into_parts();
+            send(Piece::Head { status: head.status.as_u16(), headers: head.headers });
             while let Some(frame) = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
                 // Bodies of this server do not fail, and have no trailers.
-                let Some(data) = frame.ok().and_then(|frame| frame.into_data().ok()) else { continue };
-                if !status.is_success() {
-                    refusal.extend_from_slice(&data);
-                } else if sender.send(Ok(data)).await.is_err() {
-                    return;
+                if let Some(data) = frame.ok().and_then(|frame| frame.into_data().ok()) {
+                    send(Piece::Body(data));
                 }
-            }
-            if !status.is_success() {
-                let body = String::from_utf8_lossy(&refusal).into_owned();
-                // The reader may be gone.
-                let _ = sender.send(refused(status.as_u16(), body)).await;
             }
         });
         Answer { pieces, task: task.abort_handle() }
+    }
+
+    /// The model.
+    pub fn engine(&self) -> Option<Engine> {
+        self.app.models.alive().first().map(|instance| instance.served.engine.clone())
+    }
+
+    /// Serves the model over HTTP, too, until the result is dropped or the model is. There are no keys.
+    ///
+    /// # Errors
+    /// An address that cannot be listened on; one that other machines can reach.
+    pub fn listen(&self, address: SocketAddr) -> io::Result<Listening> {
+        if !address.ip().is_loopback() {
+            let why = format!("{}: only loopback addresses, because there are no keys", address.ip());
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+        }
+        let listener = std::net::TcpListener::bind(address)?;
+        listener.set_nonblocking(true)?;
+        let address = listener.local_addr()?;
+        let _guard = self.runtime().enter();
+        let listener = tokio::net::TcpListener::from_std(listener)?;
+        let ServeOptions { max_connections, header_time, write_time, .. } = ServeOptions::default();
+        let (ending, is_ending) = watch::channel(false);
+        let places = Places::new(max_connections);
+        let connections = Connections { places, header_time, write_time, tls: None, ending: is_ending };
+        self.runtime().spawn(connections.accept(listener, self.router.clone()));
+        Ok(Listening { address, ending })
+    }
+}
+
+/// A listener of a model in this process. Dropping it closes the listener, and each connection after its
+/// current answer.
+pub struct Listening {
+    address: SocketAddr,
+    ending: watch::Sender<bool>,
+}
+
+impl Listening {
+    /// Address of the listener.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        self.ending.send_replace(true);
     }
 }
 
@@ -117,35 +166,40 @@ impl Drop for InProcess {
         if let Some(runtime) = self.runtime.take() {
             // The callers have received the error already.
             let _ = server::end(&self.app, runtime);
+            sterna_host::memory::give_back();
         }
     }
 }
 
-/// A request that was refused, or failed before it was answered.
-#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
-#[error("{body}")]
-pub struct Refusal {
-    /// HTTP status.
-    pub status: u16,
-    /// The error in the endpoint's format.
-    pub body: String,
+/// A piece of an answer.
+#[derive(Clone, Debug)]
+pub enum Piece {
+    /// The first piece.
+    Head {
+        /// HTTP status.
+        status: u16,
+        /// HTTP headers.
+        headers: HeaderMap,
+    },
+    /// Some bytes of the body: of a stream, whole events.
+    Body(Bytes),
 }
 
-/// A streamed answer: whole events, or parts of one document. Dropping it cancels the request.
+/// An answer that is read in pieces. Dropping it cancels the request.
 pub struct Answer {
-    pieces: mpsc::Receiver<Result<Bytes, Refusal>>,
+    pieces: mpsc::UnboundedReceiver<Piece>,
     task: AbortHandle,
 }
 
 impl Answer {
     /// Polls for the next piece; `None` after the last. The waker may be called from any thread.
-    pub fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, Refusal>>> {
+    pub fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Piece>> {
         self.pieces.poll_recv(context)
     }
 
     /// Waits for the next piece for up to `time`; `Poll::Pending` if none has arrived by then. Needs no
     /// runtime.
-    pub fn next_within(&mut self, time: Duration) -> Poll<Option<Result<Bytes, Refusal>>> {
+    pub fn next_within(&mut self, time: Duration) -> Poll<Option<Piece>> {
         let (begun, waker) = (Instant::now(), Waker::from(Arc::new(Unpark(std::thread::current()))));
         loop {
             let polled = self.poll(&mut Context::from_waker(&waker));
@@ -157,6 +211,11 @@ impl Answer {
         }
     }
 
+    /// Handle to cancel the request from any thread.
+    pub fn canceller(&self) -> Canceller {
+        Canceller(self.task.clone())
+    }
+
     /// Cancels the request. Pieces that have arrived can still be read.
     pub fn cancel(&self) {
         self.task.abort();
@@ -166,6 +225,17 @@ impl Answer {
 impl Drop for Answer {
     fn drop(&mut self) {
         self.cancel();
+    }
+}
+
+/// Cancels a request.
+#[derive(Clone, Debug)]
+pub struct Canceller(AbortHandle);
+
+impl Canceller {
+    /// Cancels the request. Pieces that have arrived can still be read.
+    pub fn cancel(&self) {
+        self.0.abort();
     }
 }
 

@@ -55,7 +55,7 @@ mod worker;
 
 pub use companion::{Companion, Endpoint};
 pub use error::ServeError;
-pub use in_process::{Answer, InProcess, Refusal};
+pub use in_process::{Answer, Canceller, InProcess, Listening, Piece};
 pub use local::LocalPage;
 pub use model::{LoadError, Loaded, ModelSource, Opened};
 pub use options::{ServeOptions, TlsFiles};

@@ -26,6 +26,7 @@ const FEATURES: &[(&str, &str)] = &[
     ("src/backend/cpu/simd/wasm.rs", "whether the host has relaxed instructions"),
     ("src/cli/grammar_args.rs", "whether grammars are in the library"),
     ("src/cli/grpc_args.rs", "whether the server speaks gRPC"),
+    ("src/cli/guest.rs", "whether the server, which has a log, and the hub are built"),
     ("src/cli/hub_args.rs", "whether models can be downloaded from the hub"),
     ("src/cli/mod.rs", "whether the server, the hub and the converter are built"),
     ("src/cli/names.rs", "whether the hub and the converter are built"),
@@ -38,6 +39,7 @@ const FEATURES: &[(&str, &str)] = &[
 const UNSAFE: &[(&str, &str)] = &[
     ("src/backend/cpu/pool.rs", "tasks of a parallel region share borrowed closures and slices"),
     ("src/gguf/map.rs", "maps the file"),
+    ("src/host/memory.rs", "calls the C library's allocator"),
     ("src/main.rs", "sets an environment variable and signals before any thread starts"),
     ("src/backend/cpu/simd/amx.rs", "instructions"),
     ("src/backend/cpu/simd/avx2.rs", "instructions"),

@@ -56,6 +56,7 @@ request! {
         /// Must equal `n`.
         best_of: Int(1, i64::MAX),
         timings_per_token: Bool,
+        return_tokens | return_token_ids: Bool,
     }
 }
 
@@ -68,6 +69,7 @@ struct ParsedRequest {
     /// Only the prompt is scored. One token is generated for that, and not shown.
     scores_only: bool,
     timings_per_token: bool,
+    return_tokens: bool,
 }
 
 impl ParsedRequest {
@@ -96,6 +98,7 @@ impl ParsedRequest {
             include_usage: stream_options.include_usage()?.unwrap_or(false),
             echo,
             timings_per_token: fields.timings_per_token()?.unwrap_or(false),
+            return_tokens: fields.return_tokens()?.unwrap_or(false),
         })
     }
 
@@ -149,6 +152,9 @@ struct CompletionChoice {
     logprobs: Option<TextLogprobs>,
     /// Null until the end.
     finish_reason: Option<FinishReason>,
+    /// With `return_token_ids`: tokens of the text, without those of an echoed prompt.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token_ids: Option<Vec<u32>>,
 }
 
 /// Log-probabilities in the legacy format: parallel lists. A prompt's first token has none.
@@ -203,6 +209,9 @@ impl CompletionChoice {
         if let (Some(logprobs), Some(more)) = (&mut self.logprobs, piece.logprobs) {
             logprobs.add(more);
         }
+        if let (Some(ids), Some(more)) = (&mut self.token_ids, piece.token_ids) {
+            ids.extend(more);
+        }
         self.finish_reason = piece.finish_reason;
     }
 }
@@ -220,7 +229,8 @@ impl Chunks {
     /// A choice before its first chunk.
     fn choice(&self, index: usize) -> CompletionChoice {
         let logprobs = self.parsed.job.options.logprobs.map(|_| TextLogprobs::default());
-        CompletionChoice { index, text: String::new(), logprobs, finish_reason: None }
+        let token_ids = self.parsed.return_tokens.then(Vec::new);
+        CompletionChoice { index, text: String::new(), logprobs, finish_reason: None, token_ids }
     }
 
     fn chunk(&self, choice: Option<CompletionChoice>) -> Chunk<CompletionChoice> {
@@ -234,7 +244,7 @@ impl Chunks {
         logprobs: Option<TextLogprobs>,
         finish_reason: Option<FinishReason>,
     ) -> Chunk<CompletionChoice> {
-        self.chunk(Some(CompletionChoice { index, text, logprobs, finish_reason }))
+        self.chunk(Some(CompletionChoice { index, text, logprobs, finish_reason, token_ids: None }))
     }
 
     /// The chunk with a choice's prompt.
@@ -283,12 +293,15 @@ impl Encoder for Chunks {
         let token = choice.take(&event, stats);
         let logprobs = self.parsed.job.options.logprobs.is_some();
         let logprobs = logprobs.then(|| TextLogprobs::new(&self.model.served, token.as_slice(), *offset));
-        *offset += token.map_or(0, |token| String::from_utf8_lossy(&token.bytes).chars().count());
-        let has_token = logprobs.as_ref().is_some_and(|logprobs| !logprobs.tokens.is_empty());
+        *offset += token.as_ref().map_or(0, |token| String::from_utf8_lossy(&token.bytes).chars().count());
+        let token_ids: Option<Vec<u32>> =
+            self.parsed.return_tokens.then(|| token.iter().map(|token| token.id).collect());
+        let has_token = token.is_some() && (logprobs.is_some() || token_ids.is_some());
         let timings = || Timings::from(&self.parsed.shown_stats(stats));
         if (!event.text.is_empty() || has_token) && !self.parsed.scores_only {
-            let timings = self.parsed.timings_per_token.then(timings);
-            chunks.push(Chunk { timings, ..self.text(index, event.text, logprobs, None) });
+            let (text, timings) = (event.text, self.parsed.timings_per_token.then(timings));
+            let piece = CompletionChoice { index, text, logprobs, finish_reason: None, token_ids };
+            chunks.push(Chunk { timings, ..self.chunk(Some(piece)) });
         }
         if event.end.is_some() {
             let reason = self.choices[index].0.finish_reason();

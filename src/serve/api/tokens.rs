@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::openapi::{Endpoints, Operation};
-use super::{Answer, ChatInput, OfModel, Read, Talk};
+use super::{Answer, ChatInput, OfModel, Read, Talk, model_of_query};
 use crate::app::App;
 use crate::error::ApiError;
 use crate::fields::{Kind, missing, request};
@@ -26,6 +26,8 @@ pub fn add(to: &mut Endpoints) {
     let operation =
         Operation::new("Renders a conversation with the chat template").body::<Talk>().answer::<Template>();
     to.post(&["/apply-template"], apply_template, &operation);
+    let operation = Operation::new("The vocabulary's special tokens, in vLLM's format").of_model();
+    to.get(&["/tokenizer_info"], tokenizer_info, &operation.answer::<TokenizerInfo>().fails(&[503]));
 }
 
 request! {
@@ -104,6 +106,22 @@ struct Detokenized {
     prompt: String,
 }
 
+/// The vocabulary, in the format of Hugging Face's `tokenizer_config.json`.
+#[derive(Serialize, JsonSchema)]
+struct TokenizerInfo {
+    tokenizer_class: &'static str,
+    vocab_size: usize,
+    model_max_length: usize,
+    add_bos_token: bool,
+    bos_token: Option<String>,
+    bos_token_id: Option<u32>,
+    eos_token: Option<String>,
+    eos_token_id: Option<u32>,
+    /// The end-of-text token.
+    pad_token: Option<String>,
+    chat_template: Option<String>,
+}
+
 /// A conversation as text.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "AppliedTemplate")]
@@ -169,6 +187,24 @@ async fn detokenize(app: Arc<App>, request: Request) -> Answer {
         Ok(Detokenized { prompt: content.clone(), content })
     });
     Ok(json(&answer.await?))
+}
+
+async fn tokenizer_info(app: Arc<App>, request: Request) -> Answer {
+    let model = model_of_query(&app, request.uri()).await?;
+    let (served, tokenizer) = (&model.served, model.served.tokenizer());
+    let spelled = |id: u32| String::from_utf8_lossy(tokenizer.token_bytes(id)).into_owned();
+    Ok(json(&TokenizerInfo {
+        tokenizer_class: "PreTrainedTokenizerFast",
+        vocab_size: tokenizer.n_vocab(),
+        model_max_length: served.n_ctx(),
+        add_bos_token: tokenizer.add_bos(),
+        bos_token: tokenizer.bos().map(spelled),
+        bos_token_id: tokenizer.bos(),
+        eos_token: tokenizer.eos().map(spelled),
+        eos_token_id: tokenizer.eos(),
+        pad_token: tokenizer.eos().map(spelled),
+        chat_template: served.chats().then(|| served.template.source().to_owned()),
+    }))
 }
 
 async fn apply_template(app: Arc<App>, request: Request) -> Answer {
