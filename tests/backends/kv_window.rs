@@ -4,7 +4,7 @@
 use ggml_types::turboquant::ScaleRule;
 use sterna::engine::{Engine, EngineOptions, Session};
 use sterna::program::{Attend, KvDecl, KvWindow, Program};
-use support::case::window::{Attention, DIM, Heads, RIGHT, Rule, TWO_OF_TWO, codec, distance};
+use support::case::window::{Attention, Centre, DIM, Heads, RIGHT, Rule, TWO_OF_TWO, codec, distance};
 use support::case::{StepCase, cpus, rows, simt, wgpus, windowed_limits, windowed_pages};
 
 /// The same for [`TWO_OF_TWO`] on every kind of backend.
@@ -19,7 +19,9 @@ fn attention_matches_the_decoded_codes() {
         let rule = Rule { bits, ..RIGHT };
         let wrong = [
             ("no rotation", Rule { rotated: false, ..rule }),
-            ("no mean", Rule { centred: false, ..rule }),
+            ("no mean", Rule { centre: Centre::Nothing, ..rule }),
+            ("the mean of the first page", Rule { centre: Centre::FirstPage, ..rule }),
+            ("a mean that is not rounded", Rule { centre: Centre::OwnPageInFull, ..rule }),
             ("the scale of values for keys", Rule { key_scale: ScaleRule::LeastSquares, ..rule }),
             ("the scale of keys for values", Rule { value_scale: ScaleRule::InnerProduct, ..rule }),
             ("no window", Rule { window_pages: 0, ..rule }),
