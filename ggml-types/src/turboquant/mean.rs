@@ -18,9 +18,9 @@ use super::MAX_DIM;
 /// not an error.
 ///
 /// The bytes are `m8`, `[dim]` as i8, then `s` as little-endian f16, then zeros up to a multiple of 16 bytes,
-/// so that codes after it can be read 16 bytes at a time. On the CPU and on CUDA they are the first bytes of a
-/// page of one KV head's keys, and the scales and codes of its vectors follow; wgpu has the means of all heads
-/// after the codes of all heads.
+/// so that codes after it can be read 16 bytes at a time. On the CPU and on CUDA they are the first bytes of
+/// a page of one KV head's keys, and the scales and codes of its vectors follow; wgpu has the means of all
+/// heads after the codes of all heads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyMean {
     dim: usize,

@@ -69,7 +69,7 @@ pub const RIGHT: Rule = Rule {
     rounding: None,
 };
 
-/// What is subtracted from keys before they are encoded.
+/// The vector that is subtracted from keys before they are encoded.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Centre {
     Nothing,
@@ -311,6 +311,16 @@ impl Attention {
         Self { case, x, y, attn_in, heads }
     }
 
+    /// Makes all keys zero.
+    pub fn zero_keys(&mut self) {
+        let Stage::AttnIn(s) = &mut self.case.p.stages[0].1 else { unreachable!("the first stage") };
+        s.wk.scale = 0.0;
+        self.attn_in.wk.scale = 0.0;
+        let bias = s.wk.bias.expect("each layer has one");
+        let bytes = &mut self.case.weights[bias.0 as usize].bytes;
+        *bytes = vec![0; bytes.len()].into();
+    }
+
     /// Applies the window and look-ahead of a rule to attention.
     fn see(&mut self, rule: Rule) {
         let Stage::Attend(s) = &mut self.case.p.stages[1].1 else { unreachable!("the second stage attends") };
@@ -375,12 +385,24 @@ pub fn attends_as(
     heads: Heads,
     [k, v]: [&str; 2],
     rule: Rule,
-    mut wrong: &[(&str, Rule)],
+    wrong: &[(&str, Rule)],
     n_rows: u32,
     backends: Vec<Box<dyn Backend>>,
 ) {
     let window = KvWindow { sink_pages: rule.sink_pages, newest_pages: rule.window_pages };
-    let mut attention = Attention::new(heads, k, v, window);
+    attended_as(Attention::new(heads, k, v, window), [k, v], rule, wrong, n_rows, backends);
+}
+
+/// The same for an attention whose window is that of the rule.
+pub fn attended_as(
+    mut attention: Attention,
+    [k, v]: [&str; 2],
+    rule: Rule,
+    mut wrong: &[(&str, Rule)],
+    n_rows: u32,
+    backends: Vec<Box<dyn Backend>>,
+) {
+    let heads = attention.heads;
     attention.see(rule);
     let inputs = attention.case.numbers.values(n_rows as usize * DIM);
     let reference = attention.reference(&inputs);

@@ -246,8 +246,8 @@ impl KvCache {
     }
 
     /// Reads the keys of the first `place.n` positions of a page, less their [mean](Self::key_mean), as rows
-    /// of `[head_dim, PAGE]`, some rows at a time: `each` gets their indices and contents; columns from `n` on
-    /// are unspecified. `tile`, `[head_dim * PAGE]`, and `vector`, `[head_dim]`, are workspaces.
+    /// of `[head_dim, PAGE]`, some rows at a time: `each` gets their indices and contents; columns from `n`
+    /// on are unspecified. `tile`, `[head_dim * PAGE]`, and `vector`, `[head_dim]`, are workspaces.
     pub fn keys(
         &self,
         k: &RealKernels,
@@ -298,8 +298,8 @@ impl KvCache {
         }
     }
 
-    /// Writes the mean that was subtracted from the keys of a page, `[head_dim]`, to `out`; returns `false` if
-    /// none was.
+    /// Writes the mean that was subtracted from the keys of a page, `[head_dim]`, to `out`; returns `false`
+    /// if none was.
     pub fn key_mean(&self, place: KvSlice, out: &mut [f32]) -> bool {
         let (bytes, _) = self.keys.page(place);
         let mean = self.keys.storage.mean.filter(|_| !bytes.is_empty());
