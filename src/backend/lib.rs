@@ -101,7 +101,7 @@ pub enum KvPage {
     Quantised(u32),
     /// A page of caches that keep a sliding window.
     Sliding(u32),
-    /// A page of exact (f16) copies, which windowed codecs keep in addition, and its means of keys.
+    /// A page of exact (f16) copies, which windowed codecs keep in addition.
     Exact(u32),
     /// A slot of recurrent states.
     State(u32),

@@ -261,5 +261,5 @@ pub(super) fn cache_part(decl: &KvDecl) -> String {
     }
 }
 
-/// The part for exact pages, including the means of keys.
+/// The part for exact pages.
 pub(super) const EXACT_PART: &str = "exact pages of the KV cache (f16)";

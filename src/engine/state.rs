@@ -12,6 +12,7 @@
 use std::io::{self, BufRead, Read, Write};
 
 use crc32fast::Hasher;
+use ggml_types::KvSide;
 
 use super::error::{Error, STATE_TITLE as TITLE, StateError};
 use super::handle::Engine;
@@ -153,7 +154,12 @@ impl Engine {
         let shared = &*self.shared;
         let mut form = vec![("model", self.fingerprint(false)?), ("backend", shared.backend_name.to_owned())];
         if let Some(kv) = shared.program.kvs.first() {
-            form.extend([("keys as", kv.k.name().to_owned()), ("values as", kv.v.name().to_owned())]);
+            // Earlier builds subtracted one mean from all keys of a sequence, and saved the bare name.
+            let means = kv.k.key_mean(KvSide::Keys, kv.head_dim).map_or("", |_| " (means of pages)");
+            form.extend([
+                ("keys as", format!("{}{means}", kv.k.name())),
+                ("values as", kv.v.name().to_owned()),
+            ]);
             if kv.is_windowed() {
                 let (sinks, newest) = (kv.window.sink_pages, kv.window.newest_pages);
                 form.push(("exact pages", format!("{sinks} first, {newest} newest")));

@@ -2,7 +2,7 @@
 
 use std::ops::{Add, AddAssign};
 
-use ggml_types::KvCodec;
+use ggml_types::KvSide;
 
 use super::{
     Attend, AttnIn, Conv, Delta, Embed, Expert, Experts, FfnIn, Kv, KvDecl, Linear, Logits, Mamba, PAGE,
@@ -183,46 +183,44 @@ impl Program {
         self.states.iter().map(|state| state.bytes() as u64).sum()
     }
 
-    /// Bytes of one layer's cache at full size: pages in the codecs, and exact pages of f16, each followed by
-    /// space for the mean of its keys as f32.
+    /// Bytes of one layer's cache at full size: pages in the codecs, and exact pages of f16.
     fn cache_bytes(&self, kv: Kv) -> u64 {
         let decl = self.kv_decl(kv);
         // `sides` has the codecs, `pages` the sliding window, and `read_bytes` the exact window.
         let KvDecl { n_kv_heads, head_dim, k: _, v: _, window: _, sliding: _ } = *decl;
-        let pages = decl.pages(&self.limits);
-        let [pages, exact] = [pages, self.limits.exact_pages].map(|n| (n * PAGE) as u64);
-        let side = |(codec_bytes, windowed, mean): (u64, bool, usize)| {
-            let window = exact * F16_BYTES * head_dim as u64 + (self.limits.exact_pages * mean * 4) as u64;
-            pages * codec_bytes + if windowed { window } else { 0 }
-        };
-        let [k, v] = self.sides(kv);
-        n_kv_heads as u64 * (side((k.0, k.1, head_dim)) + side((v.0, v.1, 0)))
+        let exact = (self.limits.exact_pages * PAGE * head_dim) as u64 * F16_BYTES;
+        let pages = decl.pages(&self.limits) as u64;
+        let side = |(page_bytes, windowed)| pages * page_bytes + if windowed { exact } else { 0 };
+        n_kv_heads as u64 * self.sides(kv).map(side).iter().sum::<u64>()
     }
 
-    /// Per side (keys, values): the bytes of one encoded vector, and true if it is only encoded once it has
-    /// left the window.
+    /// Per side (keys, values): the bytes of a page of one head in its codec, and true if pages are only
+    /// encoded once they are full.
     fn sides(&self, kv: Kv) -> [(u64, bool); 2] {
-        let decl = self.kv_decl(kv);
-        let bytes = |codec: &dyn KvCodec| codec.vec_bytes(decl.head_dim).expect("checked program") as u64;
-        [decl.k, decl.v].map(|codec| (bytes(codec), codec.windowed()))
+        let KvDecl { n_kv_heads: _, head_dim, k, v, window: _, sliding: _ } = *self.kv_decl(kv);
+        [(k, KvSide::Keys), (v, KvSide::Values)].map(|(codec, side)| {
+            let bytes = codec.page_bytes(side, head_dim, PAGE).expect("checked program");
+            (bytes as u64, codec.windowed())
+        })
     }
 
     /// Bytes of one layer's cache that a row reads, for the last `seen` positions up to `pos`.
     fn read_bytes(&self, kv: Kv, pos: u32, seen: u64) -> u64 {
         let decl = self.kv_decl(kv);
         let exact = seen.min(decl.window.exact_positions(pos as usize) as u64);
-        let side = |(bytes, windowed): (u64, bool)| match windowed {
-            true => exact * F16_BYTES * decl.head_dim as u64 + (seen - exact) * bytes,
-            false => seen * bytes,
+        let side = |(page_bytes, windowed): (u64, bool)| match windowed {
+            true => exact * F16_BYTES * decl.head_dim as u64 + (seen - exact) * page_bytes / PAGE as u64,
+            false => seen * page_bytes / PAGE as u64,
         };
         decl.n_kv_heads as u64 * self.sides(kv).map(side).iter().sum::<u64>()
     }
 
-    /// Bytes of one layer's cache that a row writes, now and when it is encoded.
+    /// Bytes of one layer's cache that a row writes, now and when its page is encoded.
     fn written_bytes(&self, kv: Kv) -> u64 {
         let decl = self.kv_decl(kv);
         let exact = F16_BYTES * decl.head_dim as u64;
-        let side = |(bytes, windowed): (u64, bool)| bytes + if windowed { exact } else { 0 };
+        let side =
+            |(page_bytes, windowed): (u64, bool)| page_bytes / PAGE as u64 + if windowed { exact } else { 0 };
         decl.n_kv_heads as u64 * self.sides(kv).map(side).iter().sum::<u64>()
     }
 

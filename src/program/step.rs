@@ -82,8 +82,7 @@ impl Step<'_> {
 /// pages, because positions are encoded page by page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvWindow {
-    /// Number of first pages that are never encoded; at least one, from which the mean of the keys is
-    /// computed.
+    /// Number of first pages that are never encoded, at least one.
     pub sink_pages: usize,
     /// Number of newest full pages, at least one. The page of the row itself is exact in addition.
     pub newest_pages: usize,

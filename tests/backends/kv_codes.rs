@@ -1,13 +1,16 @@
 //! Codes written by the CUDA kernels, read back from pages: they match the codecs' bit for bit, except for
-//! elements on a threshold of the quantiser. Also attention over `tq3_0`, whose queries are multiplied with
-//! signs bit plane by bit plane, against f64 sums over the same codes.
+//! elements on a threshold of the quantiser. The same for the means of keys that wgpu writes. Also attention
+//! over `tq3_0`, whose queries are multiplied with signs bit plane by bit plane, against f64 sums over the
+//! same codes.
 
 use ggml_types::kv_by_name;
-use ggml_types::turboquant::{Codebook, Lloyd, Planes, Prod, Qjl, Rotation, ScaleRule};
+use ggml_types::turboquant::{Codebook, KeyMean, Lloyd, Planes, Prod, Qjl, Rotation, ScaleRule};
 use half::f16;
 use sterna::backend::KvPage;
 use sterna::program::{ActQuant, Attend, AttnIn, Buf, KvDecl, KvWindow, Linear, NormKind, PAGE, PageTable};
-use support::case::{Case, Running, StepCase, rows, simt, simt_of_cards, windowed_limits, windowed_pages};
+use support::case::{
+    Case, Running, StepCase, rows, simt, simt_of_cards, wgpus, windowed_limits, windowed_pages,
+};
 
 const DIM: usize = 64;
 const N_KV_HEADS: usize = 2;
@@ -258,6 +261,42 @@ fn kernels_write_the_codes_of_the_codecs() {
             }
             // One vector in fifty may have an element on a threshold.
             assert!(50 * ties <= vectors, "{name}, {head_dim}: {ties} in {vectors} vectors");
+        }
+    }
+}
+
+/// The means follow the codes of a page of keys: on wgpu, those of all heads after the codes of all heads.
+#[test]
+fn wgpu_writes_the_means_of_pages() {
+    for (mut backend, (name, head_dim)) in wgpus().into_iter().zip([("turboquant", 64), ("tq3_0", 256)]) {
+        let mut attention = Attention::new(name, head_dim);
+        let inputs = attention.case.numbers.values(N_ROWS as usize * DIM);
+        let pages = windowed_pages(1, 4);
+        let mut running = attention.case.on(&mut *backend);
+        attention.run(&mut running, &pages, &inputs);
+        let mut page = |page: KvPage| {
+            let mut bytes = vec![0; running.backend.page_bytes(running.exec, page)];
+            running.backend.read_page(running.exec, page, &mut bytes).unwrap();
+            bytes
+        };
+        let mean = KeyMean::new(head_dim);
+        let codes_bytes = N_KV_HEADS * PAGE * kv_by_name(name).unwrap().vec_bytes(head_dim).unwrap();
+        for i in CODED {
+            let codes = page(KvPage::Quantised(pages.seq(0)[i]));
+            let exact = page(KvPage::Exact(pages.exact(0)[i].unwrap()));
+            // [n_kv_heads, head_dim / 2, PAGE] pairs of f16.
+            let pairs: &[[u8; 4]] = exact.as_chunks().0;
+            for head in 0..N_KV_HEADS {
+                let key = |place: usize, e: usize| {
+                    let pair = pairs[(head * head_dim / 2 + e / 2) * PAGE + place];
+                    f16::from_le_bytes([pair[e % 2 * 2], pair[e % 2 * 2 + 1]])
+                };
+                let mut want = vec![0; mean.bytes()];
+                mean.encode((0..head_dim).map(|e| (0..PAGE).map(move |place| key(place, e))), &mut want);
+                let got = &codes[codes_bytes + head * mean.bytes()..][..mean.bytes()];
+                assert_eq!(got, want, "{name}, page {i}, head {head}");
+                assert!(want.iter().filter(|m| **m != 0).count() > head_dim / 2, "means of 0");
+            }
         }
     }
 }

@@ -48,12 +48,22 @@ struct Vectors {
     v: Vec<Vec<f32>>,
 }
 
-/// Keys or values of a cache: the vectors in exact pages, the decoded ones, and the mean that is subtracted
-/// before encoding.
+/// Keys or values of a cache: the vectors in exact pages, the decoded ones, and the mean of each page that is
+/// subtracted before encoding.
 struct StoredSide {
     exact: Vec<Vec<f32>>,
     coded: Vec<Vec<f32>>,
-    mean: Vec<f32>,
+    means: Vec<Vec<f32>>,
+}
+
+impl StoredSide {
+    /// Exact vectors with their positions' means subtracted.
+    fn centred(&self) -> impl Iterator<Item = Vec<f32>> {
+        let of_page = |(page, mean): (&[Vec<f32>], &Vec<f32>)| {
+            page.iter().map(|x| x.iter().zip(mean).map(|(x, m)| x - m).collect()).collect::<Vec<_>>()
+        };
+        self.exact.chunks(PAGE).zip(&self.means).flat_map(of_page)
+    }
 }
 
 impl Attention {
@@ -165,16 +175,20 @@ impl Attention {
             x
         });
         let exact: Vec<Vec<f32>> = rotated.collect();
-        let mut mean = vec![0.0; HEAD_DIM];
-        if kv_codec.windowed() && side == KvSide::Keys && exact.len() >= PAGE {
-            for (i, mean) in mean.iter_mut().enumerate() {
-                *mean = (exact[..PAGE].iter().map(|x| f64::from(x[i])).sum::<f64>() / PAGE as f64) as f32;
+        let mean = |page: &[Vec<f32>]| {
+            let mut mean = vec![0.0; HEAD_DIM];
+            if let Some(of_keys) = kv_codec.key_mean(side, HEAD_DIM) {
+                let mut bytes = vec![0; of_keys.bytes()];
+                let dims = (0..HEAD_DIM).map(|i| page.iter().map(move |x| f16::from_f32(x[i])));
+                of_keys.encode(dims, &mut bytes);
+                of_keys.decode(&bytes, &mut mean);
             }
-        }
-        let coded = |x: &Vec<f32>| {
-            round(&*codec, bytes, &x.iter().zip(&mean).map(|(x, m)| x - m).collect::<Vec<_>>())
+            mean
         };
-        StoredSide { coded: exact.iter().map(coded).collect(), exact, mean }
+        let means = exact.chunks(PAGE).map(mean).collect();
+        let mut stored = StoredSide { exact, coded: Vec::new(), means };
+        stored.coded = stored.centred().map(|x| round(&*codec, bytes, &x)).collect();
+        stored
     }
 }
 
@@ -193,10 +207,10 @@ fn reference(pages: &PageTable, row: &Row, codecs: Codecs, q: &[f32], [k, v]: &[
     let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();
     let mut out = Vec::new();
     for q in q.chunks_exact(HEAD_DIM) {
-        let of_mean = dot(q, &k.mean);
+        let of_means: Vec<f64> = k.means.iter().map(|mean| dot(q, mean)).collect();
         let score = |p: usize| match is_exact(codecs[0], p) {
             true => dot(q, &k.exact[p]),
-            false => dot(q, &k.coded[p]) + of_mean,
+            false => dot(q, &k.coded[p]) + of_means[p / PAGE],
         };
         let scores: Vec<f64> = (0..=row.pos as usize).map(|p| f64::from(SCALE) * score(p)).collect();
         let most = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
@@ -391,10 +405,10 @@ fn signs_of_residuals_have_the_right_weight() {
     let bytes = attention.codecs[0].vec_bytes(HEAD_DIM).unwrap();
     let weighted = |weight: f64| {
         let mut keys = attention.stored(KvSide::Keys, &vectors.k);
-        for (coded, exact) in keys.coded.iter_mut().zip(&keys.exact) {
-            let centred: Vec<f32> = exact.iter().zip(&keys.mean).map(|(x, m)| x - m).collect();
+        let centred: Vec<_> = keys.centred().collect();
+        for (coded, centred) in keys.coded.iter_mut().zip(&centred) {
             let mut encoded = vec![0; bytes];
-            codec.encode(&centred, &mut encoded);
+            codec.encode(centred, &mut encoded);
             // The length of the residual follows the norm and two bits per element.
             let at = 2 + HEAD_DIM / 4;
             let length = f16::from_le_bytes([encoded[at], encoded[at + 1]]).to_f64();

@@ -2,9 +2,10 @@
 //! cuts, branches and interleaved sessions against single sessions.
 
 use ggml_types::turboquant::ScaleRule;
+use sterna::backend::KvPage;
 use sterna::engine::{Engine, EngineOptions, Session};
-use sterna::program::{Attend, KvDecl, KvWindow, Program};
-use support::case::window::{Attention, DIM, Heads, RIGHT, Rule, TWO_OF_TWO, codec, distance};
+use sterna::program::{Attend, KvDecl, KvWindow, PAGE, Program};
+use support::case::window::{Attention, Centre, DIM, Heads, RIGHT, Rule, TWO_OF_TWO, codec, distance};
 use support::case::{StepCase, cpus, rows, simt, wgpus, windowed_limits, windowed_pages};
 
 /// The same for [`TWO_OF_TWO`] on every kind of backend.
@@ -19,7 +20,9 @@ fn attention_matches_the_decoded_codes() {
         let rule = Rule { bits, ..RIGHT };
         let wrong = [
             ("no rotation", Rule { rotated: false, ..rule }),
-            ("no mean", Rule { centred: false, ..rule }),
+            ("no mean", Rule { centre: Centre::Nothing, ..rule }),
+            ("the mean of the first page", Rule { centre: Centre::FirstPage, ..rule }),
+            ("a mean that is not rounded", Rule { centre: Centre::OwnPageInFull, ..rule }),
             ("the scale of values for keys", Rule { key_scale: ScaleRule::LeastSquares, ..rule }),
             ("the scale of keys for values", Rule { value_scale: ScaleRule::InnerProduct, ..rule }),
             ("no window", Rule { window_pages: 0, ..rule }),
@@ -27,6 +30,46 @@ fn attention_matches_the_decoded_codes() {
             ("the first page encoded", Rule { sink_pages: 0, ..rule }),
         ];
         attends_as([name; 2], rule, &wrong);
+    }
+}
+
+/// An encoded page depends on its own positions only.
+#[test]
+fn encoded_pages_are_complete() {
+    for (k, v) in [("turboquant", "turboquant"), ("turboquant-4", "turboquant-4"), ("tq3_0", "turboquant")] {
+        let mut attention = Attention::new(TWO_OF_TWO, k, v, KvWindow::default());
+        let inputs = attention.case.numbers.values(2 * PAGE * DIM);
+        let mut others = inputs.clone();
+        others[..PAGE * DIM].reverse();
+        let pages = windowed_pages(1, 6);
+        let second = KvPage::Quantised(pages.seq(0)[1]);
+        for mut backend in cpus(&[1]).into_iter().chain(wgpus()).chain(simt(1)) {
+            let device = backend.device();
+            let mut running = attention.case.on(&mut *backend);
+            let mut encoded = |inputs: &[f32]| {
+                for start in (0..2 * PAGE).step_by(32) {
+                    let inputs = vec![(attention.x, inputs[start * DIM..(start + 32) * DIM].to_vec())];
+                    let rows = rows(0, start as u32..start as u32 + 32);
+                    running.run_step(&StepCase { rows, stages: 0..2, inputs, read: vec![] }, &pages, &[]);
+                }
+                let mut bytes = vec![0; running.backend.page_bytes(running.exec, second)];
+                running.backend.read_page(running.exec, second, &mut bytes).unwrap();
+                bytes
+            };
+            let (after_others, after_own) = (encoded(&others), encoded(&inputs));
+            assert!(after_own.iter().any(|byte| *byte != 0) && after_own == after_others, "{k} on {device}");
+        }
+    }
+}
+
+/// A mean of zeros has the scale 0.
+#[test]
+fn keys_can_be_zero() {
+    for (name, bits) in [("turboquant", 3), ("turboquant-4", 4)] {
+        let mut attention = Attention::new(TWO_OF_TWO, name, name, KvWindow::default());
+        attention.zero_keys();
+        let backends = cpus(&[1]).into_iter().chain(wgpus()).chain(simt(1)).collect();
+        support::case::window::attended_as(attention, [name; 2], Rule { bits, ..RIGHT }, &[], 200, backends);
     }
 }
 

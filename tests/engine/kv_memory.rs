@@ -200,11 +200,13 @@ fn load(gguf: &Gguf, codec: &str, card: Counting) -> Result<(Plan, u64, u64), Ba
     Ok((plan, weights, used.load(Ordering::Relaxed) - weights))
 }
 
-/// Bytes of keys and values, and of the exact pages of one sequence and of the rows of one step, each with a
-/// mean of keys.
+/// Bytes of keys and values, and, if there are exact pages, of those of one sequence and of the rows of one
+/// step and of the mean of each page's keys: 128 bytes, 2 of its scale and 14 of padding.
 fn formula(n_layers: u64, n_kv_heads: u64, vec_bytes: u64, exact_pages: u64) -> u64 {
-    let exact = exact_pages * (2 * PAGE as u64 * 128 * 2 + 128 * 4);
-    n_layers * n_kv_heads * (POSITIONS as u64 * 2 * vec_bytes + exact)
+    let positions = POSITIONS as u64;
+    let means = if exact_pages > 0 { positions / PAGE as u64 * 144 } else { 0 };
+    let exact = exact_pages * 2 * PAGE as u64 * 128 * 2;
+    n_layers * n_kv_heads * (positions * 2 * vec_bytes + means + exact)
 }
 
 #[test]

@@ -152,7 +152,7 @@ fn files_of_other_engines_are_refused() {
         assert!(err.contains(words), "{err}");
     };
     let same = options("turboquant");
-    refused(options("f16"), "keys as turboquant, and this engine has f16");
+    refused(options("f16"), "keys as turboquant (means of pages), and this engine has f16");
     refused(
         EngineOptions { cache_type_v: "q8_0".parse().unwrap(), ..same.clone() },
         "values as turboquant, and this engine has q8_0",
@@ -170,6 +170,11 @@ fn files_of_other_engines_are_refused() {
     file[engine.gguf().find("token_embd.weight").unwrap().start as usize] ^= 1;
     let err = restored(&Engine::from_bytes(file.into(), &same).unwrap(), &bytes).unwrap_err().to_string();
     assert!(err.contains("saved with model"), "{err}");
+    // Files of builds that subtracted the mean of the first page from all keys.
+    let earlier = String::from_utf8_lossy(&bytes[..200]).find(" (means of pages)").unwrap();
+    let earlier = [&bytes[..earlier], &bytes[earlier + " (means of pages)".len()..]].concat();
+    let err = restored(&engine, &earlier).unwrap_err().to_string();
+    assert!(err.contains("keys as turboquant, and this engine has turboquant (means of pages)"), "{err}");
     // Threads, batch size and context length may differ.
     let longer = EngineOptions { n_ctx: Some(1000), threads: Some(1), batch: 7, ..same };
     assert_eq!(restored(&open(&longer), &bytes).unwrap().tokens(), tokens(300));

@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::QuantError;
-use crate::turboquant::Qjl;
+use crate::turboquant::{KeyMean, Qjl};
 
 mod bf16;
 mod f16;
@@ -71,11 +71,27 @@ pub trait KvCodec: fmt::Debug + Sync {
         self.form().rotates()
     }
 
-    /// True if positions are stored as f16 first, and encoded a page at a time once they have left a window
-    /// of the newest ones. The first page always stays f16, and its mean is subtracted from keys before
-    /// encoding.
+    /// True if positions are stored as f16 first, and encoded a page at a time once the page is full. Rows
+    /// read f16 in a window of the newest pages and in the first pages, and codes in between. Encoded keys
+    /// are less the [mean](Self::key_mean) of their own page.
     fn windowed(&self) -> bool {
         self.form().windowed()
+    }
+
+    /// The mean that is stored with each encoded page of a side and subtracted from its vectors; `None` if
+    /// vectors are encoded as they are.
+    fn key_mean(&self, side: KvSide, head_dim: usize) -> Option<KeyMean> {
+        (self.windowed() && side == KvSide::Keys).then(|| KeyMean::new(head_dim))
+    }
+
+    /// Bytes of a page of `n` vectors of one head: the [mean](Self::key_mean), if there is one, and the
+    /// vectors.
+    ///
+    /// # Errors
+    /// As [`vec_bytes`](Self::vec_bytes).
+    fn page_bytes(&self, side: KvSide, head_dim: usize, n: usize) -> Result<usize, QuantError> {
+        let vectors = n * self.vec_bytes(head_dim)?;
+        Ok(self.key_mean(side, head_dim).map_or(0, KeyMean::bytes) + vectors)
     }
 }
 

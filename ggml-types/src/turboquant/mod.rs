@@ -7,10 +7,11 @@
 //! code and, for the residual, one sign per coordinate of a second projection ([`Qjl`]).
 //!
 //! `Lloyd` and `Prod` work on rotated vectors: the cache rotates a vector once when it is stored, and rotates
-//! queries instead of rotating keys back.
+//! queries instead of rotating keys back. Keys are encoded a page at a time, less the page's [`KeyMean`].
 
 mod codebook;
 mod lloyd;
+mod mean;
 mod planes;
 mod prod;
 mod qjl;
@@ -18,6 +19,7 @@ mod rotate;
 
 pub use codebook::Codebook;
 pub use lloyd::{Lloyd, ScaleRule};
+pub use mean::KeyMean;
 pub use planes::Planes;
 pub use prod::Prod;
 pub use qjl::{Projection, Qjl};

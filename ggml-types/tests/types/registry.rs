@@ -237,6 +237,9 @@ proptest! {
                 prop_assert!(codec.open(KvSide::Keys, head_dim).is_err());
                 continue;
             };
+            let of_page = [KvSide::Keys, KvSide::Values].map(|side| codec.page_bytes(side, head_dim, 64));
+            let mean = if codec.windowed() { (head_dim + 2).next_multiple_of(16) } else { 0 };
+            prop_assert_eq!(of_page, [Ok(64 * vec_bytes + mean), Ok(64 * vec_bytes)]);
             let mut bytes = vec![0xee; vec_bytes];
             let mut back = vec![f32::NAN; head_dim];
             let vectors = codec.open(KvSide::Keys, head_dim).unwrap();

@@ -1,7 +1,8 @@
 //! TurboQuant's codecs on random unit vectors, compared with the theoretical figures. All errors are sums
 //! over a vector of 128 elements; `q` is a unit vector with `<q, x> = rho`.
 
-use ggml_types::turboquant::{Lloyd, Planes, Prod, Projection, Qjl, Rotation, ScaleRule};
+use ggml_types::turboquant::{KeyMean, Lloyd, Planes, Prod, Projection, Qjl, Rotation, ScaleRule};
+use half::f16;
 use proptest::prelude::*;
 
 use crate::normal::Normal;
@@ -204,6 +205,49 @@ fn bytes_by_hand() {
     assert_eq!((bytes[2], bytes[33], bytes[34], bytes[35], bytes[49]), (0xff, 0xff, 1, 0, 0x80));
 }
 
+/// The encoded mean of `n` keys of `dim` elements, and its elements.
+fn mean_of(dim: usize, n: usize, key: impl Fn(usize, usize) -> f32) -> (Vec<u8>, Vec<f32>) {
+    let mean = KeyMean::new(dim);
+    let (mut bytes, mut out) = (vec![0xee; mean.bytes()], vec![f32::NAN; dim]);
+    let dims = (0..dim).map(|e| (0..n).map(|pos| f16::from_f32(key(pos, e))).collect::<Vec<_>>());
+    mean.encode(dims, &mut bytes);
+    mean.decode(&bytes, &mut out);
+    (bytes, out)
+}
+
+#[test]
+fn mean_by_hand() {
+    assert_eq!([8, 64, 128, 256].map(|dim| KeyMean::new(dim).bytes()), [16, 80, 144, 272]);
+    // Means of 63.5, -63.5, 0.25, -0.25, 0.24 (as f16 a little less), 1, 0, 0: the scale is 0.5.
+    let centre = [63.5, -63.5, 0.25, -0.25, 0.24, 1.0, 0.0, 0.0];
+    let (bytes, out) = mean_of(8, 64, |pos, e| centre[e] + if pos % 2 == 0 { 2.0 } else { -2.0 });
+    assert_eq!(bytes, [127, 129, 1, 255, 0, 2, 0, 0, 0x00, 0x38, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(out, [63.5, -63.5, 0.5, -0.5, 0.0, 1.0, 0.0, 0.0]);
+    // Keys of zeros, and keys whose scale rounds to 0.
+    for tiny in [0.0, 1.4 / 16_777_216.0] {
+        assert_eq!(mean_of(8, 64, |_, _| tiny), (vec![0; 16], vec![0.0; 8]));
+    }
+    // A scale of 1.4 / 2^24 is stored as 1 / 2^24, so quotients up to 178 are clamped.
+    let (bytes, _) = mean_of(8, 64, |_, e| if e == 0 { -178.0 / 16_777_216.0 } else { 0.0 });
+    assert_eq!(bytes[..10], [129, 0, 0, 0, 0, 0, 0, 0, 1, 0]);
+    let (_, out) = mean_of(8, 64, |_, _| f16::MAX.to_f32());
+    assert_eq!(out, [65532.0; 8], "the scale 516 is 515.8 rounded up");
+}
+
+/// Less their mean, equal keys are zeros if the mean is an integer multiple of its scale in each element.
+#[test]
+fn equal_keys_are_their_mean() {
+    let key = |e: usize| 0.25 * (127.0 - 2.0 * e as f32);
+    let (_, mean) = mean_of(DIM, 64, |_, e| key(e));
+    let y: Vec<f32> = mean.iter().enumerate().map(|(e, m)| key(e) - m).collect();
+    assert_eq!(y, [0.0; DIM]);
+    let codec = Lloyd::new(DIM, 3, ScaleRule::InnerProduct);
+    let (mut bytes, mut out) = (vec![0; codec.bytes()], vec![f32::NAN; DIM]);
+    assert!(codec.encode(&y, &mut bytes));
+    codec.decode(&bytes, &mut out);
+    assert_eq!(out, y);
+}
+
 #[test]
 fn what_is_no_number_does_no_harm() {
     let mut bytes = [0; 52];
@@ -254,6 +298,24 @@ proptest! {
         for (x, y) in x.iter().zip(&y) {
             // Ten roundings of sums that are at most a few times the element.
             prop_assert!((x - y).abs() < 1e-4);
+        }
+    }
+
+    /// A mean is off by half of its scale at most, and does not depend on the order of the keys.
+    #[test]
+    fn means_are_near(power in 3_u32..10, seed in any::<u64>(), centre in -900_f64..900.0) {
+        let dim = 1 << power;
+        let mut random = Normal(seed);
+        let keys: Vec<Vec<f32>> = (0..64)
+            .map(|_| (0..dim).map(|_| f16::from_f64(centre + 100.0 * random.next()).to_f32()).collect())
+            .collect();
+        let (bytes, out) = mean_of(dim, 64, |pos, e| keys[pos][e]);
+        prop_assert_eq!(&bytes, &mean_of(dim, 64, |pos, e| keys[63 - pos][e]).0);
+        let scale = f16::from_le_bytes([bytes[dim], bytes[dim + 1]]).to_f64();
+        for (e, out) in out.iter().enumerate() {
+            let mean = keys.iter().map(|key| f64::from(key[e])).sum::<f64>() / 64.0;
+            // Rounding the scale makes the largest quotient up to 127.03.
+            prop_assert!((f64::from(*out) - mean).abs() <= 0.5001 * scale, "{} for {}", out, mean);
         }
     }
 

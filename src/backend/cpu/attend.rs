@@ -13,7 +13,7 @@
 use std::ops::Range;
 
 use super::cx::{Cx, two};
-use super::kv::{KvCache, KvSlice, Rows};
+use super::kv::{KvCache, KvSlice};
 use super::pool::Grid;
 use super::scratch::attend::{BLOCK, SPLIT, Scratch, TASKS, ThreadScratch, Weight};
 use sterna_cpu_kernels::Tile;
@@ -180,14 +180,9 @@ impl Stage<'_> {
     /// Gathers the block's query heads that share one KV head.
     fn load(&self, block: Range<usize>, head: usize, scratch: &mut ThreadScratch) {
         let group_cols = self.group * self.head_dim;
-        let first = self.pages.exact_for(self.kv.window(), &self.rows[block.start], 0);
         for (row, to) in block.clone().zip(scratch.q.chunks_exact_mut(group_cols)) {
             let q = &self.q[row * self.q_cols + head * group_cols..][..group_cols];
             to.iter_mut().zip(q).for_each(|(to, q)| *to = q * self.scale);
-        }
-        if let Some(mean) = first.and_then(|page| self.kv.key_mean(head, page as usize)) {
-            let queries = scratch.q.chunks_exact(self.head_dim).take(block.len() * self.group);
-            queries.zip(scratch.mean_scores.iter_mut()).for_each(|(q, score)| *score = (self.k.dot)(q, mean));
         }
         if let Some(projection) = self.kv.key_projection() {
             let n = block.len() * group_cols;
@@ -199,25 +194,24 @@ impl Stage<'_> {
     /// Computes the partial result of one split for the loaded block, into `scratch.part`.
     fn split(&self, block: Range<usize>, head: usize, split: usize, scratch: &mut ThreadScratch) {
         let Self { k, head_dim, group, .. } = *self;
-        let ThreadScratch { q, projected, mean_scores, tile, vector, scores, part, .. } = scratch;
+        let ThreadScratch { q, projected, tile, vector, scores, part, .. } = scratch;
         let split_start = split * SPLIT;
 
         for page in self.pages_of(block.clone(), split) {
-            let room = (&mut tile[..head_dim * PAGE], &mut vector[..head_dim]);
+            let (tile, vector) = (&mut tile[..head_dim * PAGE], &mut vector[..head_dim]);
             let first = page.rows.start * group;
             let place = page.place(head, group);
             let n_queries = place.n_queries;
-            let centred = page.exact.is_none() && self.kv.key_mean(head, page.mean).is_some();
-            self.kv.keys(k, place, room, |dims, keys| {
-                let scores = &mut scores[first * SPLIT..];
-                let from_mean = centred && matches!(keys, Rows::Codes(_));
-                if from_mean {
-                    for (scores, mean) in
-                        scores.chunks_exact_mut(SPLIT).zip(&mean_scores[first..][..n_queries])
-                    {
-                        scores[page.at..][..PAGE].fill(*mean);
-                    }
+            let scores = &mut scores[first * SPLIT..];
+            // The scores begin as the product of the query and the mean of the page's keys.
+            let centred = self.kv.key_mean(place, vector);
+            if centred {
+                let queries = q[first * head_dim..].chunks_exact(head_dim).take(n_queries);
+                for (scores, q) in scores.chunks_exact_mut(SPLIT).zip(queries) {
+                    scores[page.at..][..PAGE].fill((k.dot)(q, vector));
                 }
+            }
+            self.kv.keys(k, place, (tile, vector), |dims, keys| {
                 let shape = Matrices {
                     m: n_queries,
                     k: dims.len(),
@@ -225,7 +219,7 @@ impl Stage<'_> {
                     lda: head_dim,
                     ldb: PAGE,
                     ldc: SPLIT,
-                    add: from_mean || dims.start > 0,
+                    add: centred || dims.start > 0,
                 };
                 let (at, scores) = (first * head_dim + dims.start, &mut scores[page.at..]);
                 keys.multiply(k, &shape, &q[at..], 0, scores);
@@ -304,10 +298,6 @@ impl Stage<'_> {
                 Page {
                     number: self.kv.page_of(self.pages, rows[first].seq, i),
                     exact: exact_for(&rows[group.start]).map(|page| page as usize),
-                    mean: self
-                        .pages
-                        .exact_for(self.kv.window(), &rows[first], 0)
-                        .map_or(0, |page| page as usize),
                     at: start % SPLIT,
                     all: all.map_or(0..0, |(start, end)| start..end),
                     most: seen().map(|seen| seen.end).max().unwrap_or(0),
@@ -324,8 +314,6 @@ struct Page {
     number: usize,
     /// Number of the exact page, if the rows read that.
     exact: Option<usize>,
-    /// Number of the sequence's first exact page, which has the mean of the keys.
-    mean: usize,
     /// Offset of the page in its split, in positions.
     at: usize,
     /// Rows of the block.
@@ -339,8 +327,8 @@ struct Page {
 impl Page {
     /// The slice of the cache that the rows read with `group` query heads each.
     fn place(&self, head: usize, group: usize) -> KvSlice {
-        let Self { number: page, exact, mean, most: n, .. } = *self;
-        KvSlice { head, page, exact, mean, n, n_queries: self.rows.len() * group }
+        let Self { number: page, exact, most: n, .. } = *self;
+        KvSlice { head, page, exact, n, n_queries: self.rows.len() * group }
     }
 }
 

@@ -3,9 +3,10 @@
 //! Keys and values have a buffer each, and each its own codec: `[pages, n_kv_heads, page_words]`. A page of
 //! elements stores keys as `[words, PAGE]` and values as `[PAGE, words]`. A page of codes does the same,
 //! followed by the scales. For windowed codecs, exact pages of f16 follow, `[exact_pages, n_kv_heads,
-//! exact_words]`, and in the keys the mean of each exact page's keys, `[exact_pages, n_kv_heads, head_dim]`.
+//! exact_words]`, and in the keys the mean of each page of codes, `[pages, n_kv_heads, mean_words]`: the
+//! bytes of [`KeyMean`](ggml_types::turboquant::KeyMean).
 
-use ggml_types::turboquant::{Codebook, Projection, Qjl, Rotation};
+use ggml_types::turboquant::{Codebook, KeyMean, Projection, Qjl, Rotation};
 use ggml_types::{KvCodec, KvForm, KvSide, kv as registry};
 
 use super::alloc::Allocator;
@@ -139,6 +140,8 @@ struct Layout {
     page_words: usize,
     /// Words of an exact page of one head.
     exact_words: usize,
+    /// Words of the mean of a page of codes of one head.
+    mean_words: usize,
 }
 
 impl Layout {
@@ -156,28 +159,29 @@ impl Layout {
         };
         let page_words = if form.rotates() { PAGE * code_words + scales } else { PAGE * words };
         let exact_words = if form.is_windowed() { PAGE * words } else { 0 };
-        Self { words, code_words, page_words, exact_words }
+        let mean_bytes = declared(kv, side).key_mean(side, kv.head_dim).map_or(0, KeyMean::bytes);
+        Self { words, code_words, page_words, exact_words, mean_words: mean_bytes / 4 }
     }
 }
 
-/// Allocates both sides of a cache: pages, exact pages, and then the means of keys.
+/// Allocates both sides of a cache: pages, exact pages, and then the means of pages of keys.
 pub fn alloc<A: Allocator>(on: &mut A, kv: &KvDecl, limits: &Limits) -> Result<[A::Buffer; 2], BackendError> {
     let (part, positions) = (memory::cache_part(kv), kv.pages(limits) * PAGE);
     let mut side = |side: KvSide, name: &str| {
         let layout = Layout::of(kv, side);
-        let mean = if side == KvSide::Keys && layout.exact_words > 0 { kv.head_dim } else { 0 };
         let bytes = |words: usize, n: usize| {
             (words as u64).saturating_mul(n as u64).saturating_mul(4 * kv.n_kv_heads as u64)
         };
-        let pages = (MemoryKind::Kv, part.as_str(), bytes(layout.page_words, kv.pages(limits)));
-        let exact = (MemoryKind::Kv, EXACT_PART, bytes(layout.exact_words + mean, limits.exact_pages));
+        let of_page = layout.page_words + layout.mean_words;
+        let pages = (MemoryKind::Kv, part.as_str(), bytes(of_page, kv.pages(limits)));
+        let exact = (MemoryKind::Kv, EXACT_PART, bytes(layout.exact_words, limits.exact_pages));
         on.storage(&format_args!("{name} of {positions} positions"), &[pages, exact])
     };
     Ok([side(KvSide::Keys, "keys")?, side(KvSide::Values, "values")?])
 }
 
-/// Byte offset and size of a page of one side of a cache: one range, an exact page and the mean of its keys,
-/// or nothing.
+/// Byte offset and size of a page of one side of a cache: one range, a page of codes and the mean of its
+/// keys, or nothing.
 pub fn stretches(kv: &KvDecl, side: KvSide, limits: &Limits, page: KvPage) -> Vec<(u64, usize)> {
     let layout = Layout::of(kv, side);
     let nth = |from: usize, words: usize, i: u32| {
@@ -185,20 +189,17 @@ pub fn stretches(kv: &KvDecl, side: KvSide, limits: &Limits, page: KvPage) -> Ve
         (4 * (from * kv.n_kv_heads + i as usize * words) as u64, 4 * words)
     };
     let exact_at = kv.pages(limits) * layout.page_words;
+    let means_at = exact_at + limits.exact_pages * layout.exact_words;
     let mut stretches = match page {
         KvPage::Quantised(_) if kv.sliding.is_some() => Vec::new(),
         KvPage::Sliding(_) if kv.sliding.is_none() => Vec::new(),
-        KvPage::Quantised(i) | KvPage::Sliding(i) => vec![nth(0, layout.page_words, i)],
-        KvPage::Exact(i) if side == KvSide::Keys => {
-            let means_at = exact_at + limits.exact_pages * layout.exact_words;
-            vec![nth(exact_at, layout.exact_words, i), nth(means_at, kv.head_dim, i)]
+        KvPage::Quantised(i) | KvPage::Sliding(i) => {
+            vec![nth(0, layout.page_words, i), nth(means_at, layout.mean_words, i)]
         }
         KvPage::Exact(i) => vec![nth(exact_at, layout.exact_words, i)],
         KvPage::State(_) => Vec::new(),
     };
-    if matches!(page, KvPage::Exact(_)) && layout.exact_words == 0 {
-        stretches.clear();
-    }
+    stretches.retain(|(_, bytes)| *bytes > 0);
     stretches
 }
 
@@ -242,7 +243,7 @@ pub fn side_params(kv: &KvDecl, side: KvSide, limits: &Limits) -> Vec<u32> {
         exact_at,
         layout.exact_words,
         means_at,
-        0,
+        layout.mean_words,
     ];
     let bits = match codec(kv, side).form {
         KernelForm::Elements(_) | KernelForm::Blocks(_) => None,

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use clap::Args;
-use ggml_types::{KvCodec, kv};
+use ggml_types::{KvCodec, KvSide, kv};
 use serde::Serialize;
 
 use super::chunks::TextArgs;
@@ -26,6 +26,7 @@ use crate::eval::needle::{self, AtDepth, Haystack};
 use crate::eval::probe::Spread;
 use crate::eval::score::Mean;
 use crate::eval::{OUTPUTS, cache, perplexity};
+use crate::program::{KvDecl, PAGE};
 
 /// Compares KV cache types on a text.
 ///
@@ -269,10 +270,13 @@ fn line(
     distance: Option<Distance>,
     needles: Vec<AtDepth>,
 ) -> Line {
-    let vec_bytes = |codec: &dyn KvCodec, dim| codec.vec_bytes(dim).expect("the engine has it");
-    let kvs = engine.program().kvs.iter();
-    let bytes = kvs.map(|kv| kv.n_kv_heads * (vec_bytes(kv.k, kv.head_dim) + vec_bytes(kv.v, kv.head_dim)));
-    let (bytes_a_token, bytes) = (bytes.sum(), engine.plan().kv_bytes);
+    let of_page = |kv: &KvDecl| {
+        let sides = [(kv.k, KvSide::Keys), (kv.v, KvSide::Values)];
+        let bytes = sides.map(|(codec, side)| codec.page_bytes(side, kv.head_dim, PAGE));
+        kv.n_kv_heads * bytes.into_iter().sum::<Result<usize, _>>().expect("the engine has it")
+    };
+    let of_pages = engine.program().kvs.iter().map(of_page).sum::<usize>();
+    let (bytes_a_token, bytes) = (of_pages.div_ceil(PAGE), engine.plan().kv_bytes);
     let needles = needles.iter().enumerate().map(NeedleLine::of).collect();
     Line { cache, bytes_a_token, bytes, perplexity: Estimate::of_exp(nll), distance, needles }
 }

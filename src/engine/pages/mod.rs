@@ -312,7 +312,7 @@ impl Pages {
         }
         let first = self.sliding.map_or(page + 1, |sliding| sliding.first(pos));
         let sees = (first..=page).all(|i| some(self.table.sliding(seq), i).is_some());
-        page < self.table.seq(seq).len() && is_exact(0) && is_exact(page) && sees
+        page < self.table.seq(seq).len() && is_exact(page) && sees
     }
 
     /// True if all sliding-window pages that the row after the first `positions` positions of `seq` reads

@@ -68,9 +68,8 @@ struct Keys {
     head_dim: usize,
     /// Keys in exact pages; empty for codecs without a window.
     exact: Vec<f32>,
-    /// Decoded keys, without the mean.
+    /// Decoded keys.
     coded: Vec<f32>,
-    mean: Vec<f32>,
     window: KvWindow,
 }
 
@@ -90,26 +89,30 @@ impl Keys {
         if let Some(rotation) = &rotation {
             keys.chunks_exact_mut(head_dim).for_each(|key| rotation.apply(key));
         }
-        let mut mean = vec![0.0; head_dim];
         if codec.windowed() {
             keys.iter_mut().for_each(|x| *x = f16::from_f32(*x).to_f32());
-            // A text that ends within its first page is never encoded.
-            if n >= PAGE {
-                for (i, mean) in mean.iter_mut().enumerate() {
-                    let sum: f64 = keys.chunks_exact(head_dim).take(PAGE).map(|key| f64::from(key[i])).sum();
-                    *mean = (sum / PAGE as f64) as f32;
-                }
-            }
         }
         let (vecs, mut bytes) = (codec.open(KvSide::Keys, head_dim)?, vec![0; codec.vec_bytes(head_dim)?]);
-        let (mut centred, mut coded) = (vec![0.0; head_dim], vec![0.0; keys.len()]);
-        for (key, out) in keys.chunks_exact(head_dim).zip(coded.chunks_exact_mut(head_dim)) {
-            centred.iter_mut().zip(key.iter().zip(&mean)).for_each(|(c, (x, mean))| *c = x - mean);
-            vecs.encode(&centred, &mut bytes);
-            vecs.decode(&bytes, out);
+        let (mut mean, mut centred) = (vec![0.0; head_dim], vec![0.0; head_dim]);
+        let mut coded = vec![0.0; keys.len()];
+        let page_elems = PAGE * head_dim;
+        for (keys, coded) in keys.chunks(page_elems).zip(coded.chunks_mut(page_elems)) {
+            // A page that is not full is not read from its codes.
+            if let Some(of_keys) = codec.key_mean(KvSide::Keys, head_dim) {
+                let mut bytes = vec![0; of_keys.bytes()];
+                let of_dim = |dim| keys.iter().skip(dim).step_by(head_dim).map(|x| f16::from_f32(*x));
+                of_keys.encode((0..head_dim).map(of_dim), &mut bytes);
+                of_keys.decode(&bytes, &mut mean);
+            }
+            for (key, out) in keys.chunks_exact(head_dim).zip(coded.chunks_exact_mut(head_dim)) {
+                centred.iter_mut().zip(key.iter().zip(&mean)).for_each(|(c, (x, mean))| *c = x - mean);
+                vecs.encode(&centred, &mut bytes);
+                vecs.decode(&bytes, out);
+                out.iter_mut().zip(&mean).for_each(|(x, mean)| *x += mean);
+            }
         }
         let exact = if codec.windowed() { keys } else { Vec::new() };
-        Ok(Self { codec, rotation, head_dim, exact, coded, mean, window })
+        Ok(Self { codec, rotation, head_dim, exact, coded, window })
     }
 
     /// Attention weights of the row at `pos`, as natural logarithms: `[pos + 1]`.
@@ -119,14 +122,13 @@ impl Keys {
             rotation.apply(&mut q);
         }
         let dot = |key: &[f32]| q.iter().zip(key).map(|(q, k)| f64::from(*q) * f64::from(*k)).sum::<f64>();
-        let of_mean = dot(&self.mean);
         out.clear();
         for first in (0..=pos).step_by(PAGE) {
             let is_exact = self.codec.windowed() && self.window.is_exact(pos, first / PAGE);
-            let (keys, more) = if is_exact { (&self.exact, 0.0) } else { (&self.coded, of_mean) };
+            let keys = if is_exact { &self.exact } else { &self.coded };
             let last = (first + PAGE).min(pos + 1);
             let keys = keys[first * self.head_dim..last * self.head_dim].chunks_exact(self.head_dim);
-            out.extend(keys.map(|key| f64::from(scale) * (dot(key) + more)));
+            out.extend(keys.map(|key| f64::from(scale) * dot(key)));
         }
         let most = out.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let log_sum = most + out.iter().map(|score| (score - most).exp()).sum::<f64>().ln();

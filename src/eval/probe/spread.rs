@@ -12,8 +12,8 @@ pub struct Spread {
     /// Excess kurtosis of all elements of a head: 0 for a normal distribution, more for heavy tails. Rotation
     /// reduces it to nearly 0.
     pub kurtosis: Mean,
-    /// The largest magnitude of a channel's mean, in standard deviations of that channel. This mean is
-    /// subtracted from keys.
+    /// The largest magnitude of a channel's mean, in standard deviations of that channel. Codecs
+    /// with a window subtract the mean of each page from keys.
     pub channel_mean: Mean,
     /// Mean length of the first four vectors, relative to the median length.
     pub sink_norm: Mean,

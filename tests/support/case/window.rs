@@ -38,7 +38,7 @@ pub struct Rule {
     pub bits: u32,
     pub key_scale: ScaleRule,
     pub value_scale: ScaleRule,
-    pub centred: bool,
+    pub centre: Centre,
     pub rotated: bool,
     /// Pages before its own that a row reads exactly.
     pub window_pages: usize,
@@ -59,7 +59,7 @@ pub const RIGHT: Rule = Rule {
     bits: 3,
     key_scale: ScaleRule::InnerProduct,
     value_scale: ScaleRule::LeastSquares,
-    centred: true,
+    centre: Centre::OwnPage,
     rotated: true,
     window_pages: 1,
     sink_pages: 1,
@@ -68,6 +68,18 @@ pub const RIGHT: Rule = Rule {
     at_once: None,
     rounding: None,
 };
+
+/// The vector that is subtracted from keys before they are encoded.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Centre {
+    Nothing,
+    /// The mean of the keys of the first page.
+    FirstPage,
+    /// The mean of the keys of the same page.
+    OwnPage,
+    /// The same without rounding to int8.
+    OwnPageInFull,
+}
 
 /// Rounding of decoded values.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -138,9 +150,29 @@ fn quantise(x: &[f32], group: usize) -> Vec<f32> {
     x.chunks(group).flat_map(of_group).collect()
 }
 
-/// Exact and decoded vectors of one head, and the mean, which is added to products with decoded ones.
-fn stored(rule: Rule, keys: bool, vectors: &[Vec<f32>]) -> (Vec<[Vec<f64>; 2]>, Vec<f64>) {
+/// The mean of some keys, rounded to f16 times integers up to 127.
+fn mean_of(keys: &[Vec<f64>], in_full: bool) -> Vec<f64> {
+    let n = keys.len() as f64;
+    let mean: Vec<f64> = (0..keys[0].len()).map(|i| keys.iter().map(|key| key[i]).sum::<f64>() / n).collect();
+    let most = mean.iter().map(|m| m.abs()).fold(0.0, f64::max);
+    let scale = f16::from_f32((most / 127.0) as f32).to_f64();
+    if in_full || scale == 0.0 {
+        return mean.iter().map(|m| if in_full { *m } else { 0.0 }).collect();
+    }
+    mean.iter().map(|m| scale * (m / scale).round().clamp(-127.0, 127.0)).collect()
+}
+
+/// Vectors of one side of a head.
+struct Stored {
+    /// Each vector exactly, and as decoded from its codes without the mean.
+    vectors: Vec<[Vec<f64>; 2]>,
+    /// The mean of each page, which is added to products with decoded vectors.
+    means: Vec<Vec<f64>>,
+}
+
+fn stored(rule: Rule, keys: bool, vectors: &[Vec<f32>]) -> Stored {
     let head_dim = vectors[0].len();
+    let n_pages = vectors.len().div_ceil(PAGE);
     if let Some(codecs) = rule.at_once {
         let codec = codecs[usize::from(!keys)];
         let codec_bytes = codec.vec_bytes(head_dim).unwrap();
@@ -151,21 +183,24 @@ fn stored(rule: Rule, keys: bool, vectors: &[Vec<f32>]) -> (Vec<[Vec<f64>; 2]>, 
             codec.decode(&bytes, &mut out);
             out.into_iter().map(f64::from).collect()
         };
-        return (vectors.iter().map(|x| [decoded(x), decoded(x)]).collect(), vec![0.0; head_dim]);
+        let vectors = vectors.iter().map(|x| [decoded(x), decoded(x)]).collect();
+        return Stored { vectors, means: vec![vec![0.0; head_dim]; n_pages] };
     }
     let scale = if keys { rule.key_scale } else { rule.value_scale };
     let codec = Lloyd::new(head_dim, rule.bits, scale);
     let exact: Vec<Vec<f64>> =
         vectors.iter().map(|x| x.iter().map(|x| f16::from_f32(*x).to_f64()).collect()).collect();
-    let mut mean = vec![0.0; head_dim];
-    if keys && rule.centred {
-        for (i, mean) in mean.iter_mut().enumerate() {
-            *mean = exact[..PAGE].iter().map(|x| x[i]).sum::<f64>() / PAGE as f64;
-        }
-    }
+    let mean = |page: &[Vec<f64>]| match rule.centre {
+        _ if !keys => vec![0.0; head_dim],
+        Centre::Nothing => vec![0.0; head_dim],
+        Centre::FirstPage => mean_of(&exact[..PAGE], false),
+        Centre::OwnPage => mean_of(page, false),
+        Centre::OwnPageInFull => mean_of(page, true),
+    };
+    let means: Vec<Vec<f64>> = exact.chunks(PAGE).map(mean).collect();
     let bytes_of_codes = rule.rounding.map(|_| as_bytes(codec.codebook()));
-    let decoded = |x: &Vec<f64>| -> Vec<f64> {
-        let centred: Vec<f32> = x.iter().zip(&mean).map(|(x, mean)| (x - mean) as f32).collect();
+    let decoded = |(i, x): (usize, &Vec<f64>)| -> Vec<f64> {
+        let centred: Vec<f32> = x.iter().zip(&means[i / PAGE]).map(|(x, mean)| (x - mean) as f32).collect();
         let (mut bytes, mut out) = (vec![0; codec.bytes()], vec![0.0; head_dim]);
         codec.encode(&centred, &mut bytes);
         codec.decode(&bytes, &mut out);
@@ -177,7 +212,8 @@ fn stored(rule: Rule, keys: bool, vectors: &[Vec<f32>]) -> (Vec<[Vec<f64>; 2]>, 
         };
         out.iter().map(|x| value(f64::from(*x))).collect()
     };
-    (exact.iter().map(|x| [x.clone(), decoded(x)]).collect(), mean)
+    let vectors = exact.iter().enumerate().map(|(i, x)| [x.clone(), decoded((i, x))]).collect();
+    Stored { vectors, means }
 }
 
 impl Reference {
@@ -191,7 +227,7 @@ impl Reference {
                 let x: Vec<_> = x.iter().map(|x| rotated(rule, keys, &x[at.clone()])).collect();
                 stored(rule, keys, &x)
             };
-            let ((keys, mean), (values, _)) = (side(true, &self.k), side(false, &self.v));
+            let (keys, values) = (side(true, &self.k), side(false, &self.v));
             for (pos, out) in out.iter_mut().enumerate() {
                 // Complete pages of the positions up to this one are read from their codes, except those in
                 // the window.
@@ -212,8 +248,8 @@ impl Reference {
                         k.iter().zip(q).map(|(k, q)| k * f64::from(*q)).sum()
                     };
                     let score = |p: usize| match which(p) {
-                        0 if rule.at_once.is_none() => dot(&q, &keys[p][0]),
-                        _ => dot(&coded_q, &keys[p][1]) + dot(&q, &mean),
+                        0 if rule.at_once.is_none() => dot(&q, &keys.vectors[p][0]),
+                        _ => dot(&coded_q, &keys.vectors[p][1]) + dot(&q, &keys.means[p / PAGE]),
                     };
                     let first = rule.sliding.map_or(0, |n| (pos + 1).saturating_sub(n as usize));
                     let last = pos.saturating_add(rule.ahead as usize).min(self.q.len() - 1);
@@ -223,7 +259,7 @@ impl Reference {
                     let mut sum = vec![0.0_f64; head_dim];
                     for (p, score) in seen().zip(&scores) {
                         sum.iter_mut()
-                            .zip(&values[p][which(p)])
+                            .zip(&values.vectors[p][which(p)])
                             .for_each(|(sum, v)| *sum += score / total * v);
                     }
                     let mut sum: Vec<f32> = sum.iter().map(|x| *x as f32).collect();
@@ -273,6 +309,16 @@ impl Attention {
         case.p.push("attn_in", attn_in.clone());
         case.p.push("attend", Attend::causal(q, kv, 0.125, y));
         Self { case, x, y, attn_in, heads }
+    }
+
+    /// Makes all keys zero.
+    pub fn zero_keys(&mut self) {
+        let Stage::AttnIn(s) = &mut self.case.p.stages[0].1 else { unreachable!("the first stage") };
+        s.wk.scale = 0.0;
+        self.attn_in.wk.scale = 0.0;
+        let bias = s.wk.bias.expect("each layer has one");
+        let bytes = &mut self.case.weights[bias.0 as usize].bytes;
+        *bytes = vec![0; bytes.len()].into();
     }
 
     /// Applies the window and look-ahead of a rule to attention.
@@ -339,12 +385,24 @@ pub fn attends_as(
     heads: Heads,
     [k, v]: [&str; 2],
     rule: Rule,
-    mut wrong: &[(&str, Rule)],
+    wrong: &[(&str, Rule)],
     n_rows: u32,
     backends: Vec<Box<dyn Backend>>,
 ) {
     let window = KvWindow { sink_pages: rule.sink_pages, newest_pages: rule.window_pages };
-    let mut attention = Attention::new(heads, k, v, window);
+    attended_as(Attention::new(heads, k, v, window), [k, v], rule, wrong, n_rows, backends);
+}
+
+/// The same for an attention whose window is that of the rule.
+pub fn attended_as(
+    mut attention: Attention,
+    [k, v]: [&str; 2],
+    rule: Rule,
+    mut wrong: &[(&str, Rule)],
+    n_rows: u32,
+    backends: Vec<Box<dyn Backend>>,
+) {
+    let heads = attention.heads;
     attention.see(rule);
     let inputs = attention.case.numbers.values(n_rows as usize * DIM);
     let reference = attention.reference(&inputs);

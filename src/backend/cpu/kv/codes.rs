@@ -2,8 +2,8 @@
 //!
 //! Keys are `[head_dim, 64]` codes and values `[64, head_dim]`, in units of 64 columns ([`UnitOf`]); they are
 //! followed by the scales, `[head_dim / block, 64]` f16. Keys with residual signs store these signs and their
-//! scales as a second matrix of that form: first the codes of both matrices, then the scales of both. A page
-//! has as many bytes as 64 vectors of its codec.
+//! scales as a second matrix of that form: first the codes of both matrices, then the scales of both. That
+//! takes as many bytes as 64 vectors of the codec; a mean before them is not part of it.
 
 use bytemuck::{cast_slice, cast_slice_mut};
 use ggml_types::turboquant::Qjl;

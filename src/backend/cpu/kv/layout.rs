@@ -27,10 +27,9 @@ impl Layout {
         limits: Limits,
     ) -> Result<Self, QuantError> {
         let (pages, head_dim) = (decl.pages(&limits), decl.head_dim);
-        let page_bytes = PAGE * codec.vec_bytes(head_dim)?;
-        let mean_bytes = if side == KvSide::Keys { head_dim * size_of::<f32>() } else { 0 };
+        let page_bytes = codec.page_bytes(side, head_dim, PAGE)?;
         let (exact_pages, exact_bytes) = match codec.windowed() {
-            true => (limits.exact_pages, PAGE * head_dim * EXACT.bytes + mean_bytes),
+            true => (limits.exact_pages, PAGE * head_dim * EXACT.bytes),
             false => (0, 0),
         };
         Ok(Self { pages, page_bytes, exact_pages, exact_bytes, slides: decl.sliding.is_some() })
@@ -73,7 +72,7 @@ impl Layout {
         }
     }
 
-    /// Byte range of exact page `i` in a head's memory, including its mean.
+    /// Byte range of exact page `i` in a head's memory.
     pub fn exact(self, i: usize) -> Range<usize> {
         let start = self.pages * self.page_bytes + i * self.exact_bytes;
         start..start + self.exact_bytes

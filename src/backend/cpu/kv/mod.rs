@@ -7,8 +7,8 @@
 //!
 //! Windowed codecs also have exact pages of f16, stored after the others. Positions are written to these, and
 //! a page is encoded once its last position has been written, before any row reads the codes. The first pages
-//! of a sequence are never encoded; the first one is followed by the mean of its keys, which is subtracted
-//! from every key that is encoded.
+//! of a sequence are never encoded. An encoded page of keys begins with the mean of its keys ([`KeyMean`]),
+//! which is subtracted from them before they are encoded.
 
 mod codes;
 mod layout;
@@ -17,7 +17,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytemuck::{Pod, cast_slice, cast_slice_mut};
-use ggml_types::turboquant::{Qjl, Rotation};
+use ggml_types::turboquant::{KeyMean, Qjl, Rotation};
 use ggml_types::{KvCodec, KvForm, KvSide, KvVectors, QuantError};
 use half::f16;
 use half::slice::HalfFloatSliceExt;
@@ -57,6 +57,8 @@ struct KvStorage {
     form: VectorForm,
     /// Element type of exact pages, if the codec has them.
     exact: Option<&'static Elements>,
+    /// Mean at the start of an encoded page, if there is one.
+    mean: Option<KeyMean>,
     /// Number of vectors that were clamped.
     clamped: AtomicU64,
     /// Rotation that is applied to every vector before it is encoded.
@@ -89,7 +91,7 @@ pub enum Rows<'a> {
     F32(&'a [f32]),
     /// As f16.
     F16(&'a [f16]),
-    /// A whole page, as codes. The mean is subtracted from keys if the codec is windowed.
+    /// A whole page, as codes.
     Codes(CodePage<'a>),
 }
 
@@ -186,8 +188,6 @@ pub struct KvSlice {
     pub page: usize,
     /// Number of the exact page that is read instead, if the codec is windowed.
     pub exact: Option<usize>,
-    /// Number of the exact page with the mean of the sequence's keys; ignored if no codec is windowed.
-    pub mean: usize,
     /// Number of positions to read, from the page's first.
     pub n: usize,
     /// Number of queries that it is multiplied with.
@@ -245,9 +245,9 @@ impl KvCache {
         }
     }
 
-    /// Reads the keys of the first `place.n` positions of a page as rows of `[head_dim, PAGE]`, some rows at
-    /// a time: `each` gets their indices and contents; columns from `n` on are unspecified. `tile`,
-    /// `[head_dim * PAGE]`, and `vector`, `[head_dim]`, are workspaces.
+    /// Reads the keys of the first `place.n` positions of a page, less their [mean](Self::key_mean), as rows
+    /// of `[head_dim, PAGE]`, some rows at a time: `each` gets their indices and contents; columns from `n`
+    /// on are unspecified. `tile`, `[head_dim * PAGE]`, and `vector`, `[head_dim]`, are workspaces.
     pub fn keys(
         &self,
         k: &RealKernels,
@@ -255,19 +255,15 @@ impl KvCache {
         (tile, vector): (&mut [f32], &mut [f32]),
         mut each: impl FnMut(Range<usize>, Rows<'_>),
     ) {
-        let (bytes, storage) = (self.keys.page(place), &self.keys.storage);
+        let ((_, bytes), storage) = (self.keys.page(place), &self.keys.storage);
         match storage.form_at(place) {
             PageVectors::Elements(elements) => {
                 elements.each_rows(k, bytes, PAGE, place.n_queries, tile, each)
             }
             PageVectors::Codes(codes) => each(0..self.head_dim, Rows::Codes(codes.page(bytes))),
             PageVectors::Vectors { codec, vec_bytes } => {
-                let mean = self.key_mean(place.head, place.mean);
                 for (pos, bytes) in bytes.chunks_exact(vec_bytes).take(place.n).enumerate() {
                     codec.decode(bytes, vector);
-                    if let Some(mean) = mean {
-                        vector.iter_mut().zip(mean).for_each(|(x, mean)| *x += mean);
-                    }
                     put_column(tile, pos, vector, |x| x);
                 }
                 each(0..self.head_dim, Rows::F32(tile));
@@ -284,7 +280,7 @@ impl KvCache {
         tile: &mut [f32],
         mut each: impl FnMut(Range<usize>, Rows<'_>),
     ) {
-        let bytes = self.values.page(place);
+        let (_, bytes) = self.values.page(place);
         let tile = &mut tile[..place.n * self.head_dim];
         match self.values.storage.form_at(place) {
             PageVectors::Elements(elements) => {
@@ -302,13 +298,12 @@ impl KvCache {
         }
     }
 
-    /// The mean that was subtracted from the encoded keys of the sequence whose first exact page is `page`;
-    /// `None` if the codec subtracts none.
-    pub fn key_mean(&self, head: usize, page: usize) -> Option<&[f32]> {
-        let storage = &self.keys.storage;
-        storage.exact?;
-        let (_, mean) = storage.split_exact(&self.keys.head(head)[storage.layout.exact(page)]);
-        Some(cast_slice(mean))
+    /// Writes the mean that was subtracted from the keys of a page, `[head_dim]`, to `out`; returns `false`
+    /// if none was.
+    pub fn key_mean(&self, place: KvSlice, out: &mut [f32]) -> bool {
+        let (bytes, _) = self.keys.page(place);
+        let mean = self.keys.storage.mean.filter(|_| !bytes.is_empty());
+        mean.inspect(|mean| mean.decode(bytes, out)).is_some()
     }
 
     /// Rotation of keys, and of the queries that are multiplied with them.
@@ -397,11 +392,13 @@ impl Plane {
         &cast_slice(&self.words)[head * head_bytes..][..head_bytes]
     }
 
-    fn page(&self, place: KvSlice) -> &[u8] {
-        let layout = self.storage.layout;
-        match place.exact.filter(|_| self.storage.exact.is_some()) {
-            Some(exact) => self.storage.split_exact(&self.head(place.head)[layout.exact(exact)]).0,
-            None => &self.head(place.head)[layout.page(place.page)],
+    /// The mean, empty if there is none, and the vectors of a page.
+    fn page(&self, place: KvSlice) -> (&[u8], &[u8]) {
+        let KvStorage { layout, exact, .. } = &self.storage;
+        let head = self.head(place.head);
+        match place.exact.filter(|_| exact.is_some()) {
+            Some(exact) => (&[], &head[layout.exact(exact)]),
+            None => head[layout.page(place.page)].split_at(self.storage.mean_bytes()),
         }
     }
 }
@@ -442,9 +439,15 @@ impl KvStorage {
         };
         let rotation = codec.rotates().then(|| Rotation::new(head_dim)).transpose()?;
         let exact = codec.windowed().then_some(EXACT);
+        let mean = codec.key_mean(side, head_dim);
         let layout = Layout::of(codec, side, decl, limits)?;
         let clamped = AtomicU64::new(0);
-        Ok(Self { side, head_dim, window, form, exact, clamped, rotation, layout })
+        Ok(Self { side, head_dim, window, form, exact, mean, clamped, rotation, layout })
+    }
+
+    /// Bytes of the mean at the start of an encoded page.
+    fn mean_bytes(&self) -> usize {
+        self.mean.map_or(0, KeyMean::bytes)
     }
 
     fn form_at(&self, place: KvSlice) -> PageVectors<'_> {
@@ -479,36 +482,27 @@ impl KvStorage {
         }
     }
 
-    /// Encodes the page whose last position `row` has filled, unless its codes are never read; computes the
-    /// mean of a sequence's first page.
+    /// Encodes the page whose last position `row` has filled, unless its codes are never read.
     fn encode_page(&self, head: &mut [u8], pages: &PageTable, row: &Row) {
         let (i, head_dim) = (row.pos as usize / PAGE, self.head_dim);
-        let full = self.layout.exact(exact_page(pages, row, i));
-        if i == 0 {
-            let (page, mean) = head[full.clone()].split_at_mut(PAGE * head_dim * EXACT.bytes);
-            let dims = cast_slice::<u8, f16>(page).chunks_exact(PAGE);
-            // Pages of values have no space for a mean, so the loop is empty for them.
-            for (mean, dim) in cast_slice_mut::<u8, f32>(mean).iter_mut().zip(dims) {
-                *mean = (dim.iter().map(|x| x.to_f64()).sum::<f64>() / PAGE as f64) as f32;
-            }
-        }
         if i < self.window.sink_pages {
             return;
         }
-        let codes = self.layout.page_of(pages, row.seq, i);
-        let first = self.layout.exact(exact_page(pages, row, 0));
         let (coded, exact) = head.split_at_mut(self.layout.pages * self.layout.page_bytes);
-        let at = |range: Range<usize>| range.start - coded.len()..range.end - coded.len();
-        let (page, _) = self.split_exact(&exact[at(full)]);
-        let (_, mean) = self.split_exact(&exact[at(first)]);
-        let (halves, mean) = (cast_slice::<u8, f16>(page), cast_slice::<u8, f32>(mean));
-        let mut vector = [0.0; codes::MAX_DIM];
-        let vector = &mut vector[..head_dim];
-        let codes = &mut coded[codes];
+        let full = self.layout.exact(exact_page(pages, row, i)).start - coded.len();
+        let halves = cast_slice::<u8, f16>(&exact[full..][..self.layout.exact_bytes]);
+        let page = &mut coded[self.layout.page_of(pages, row.seq, i)];
+        let (mean_bytes, codes) = page.split_at_mut(self.mean_bytes());
+        let (mut mean, mut vector) = ([0.0; codes::MAX_DIM], [0.0; codes::MAX_DIM]);
+        let (mean, vector) = (&mut mean[..head_dim], &mut vector[..head_dim]);
+        if let Some(of_keys) = self.mean {
+            of_keys.encode(halves.chunks_exact(PAGE).map(|dim| dim.iter().copied()), mean_bytes);
+            of_keys.decode(mean_bytes, mean);
+        }
         for pos in 0..PAGE {
             match self.side {
                 KvSide::Keys => {
-                    for ((x, dim), mean) in vector.iter_mut().zip(halves.chunks_exact(PAGE)).zip(mean) {
+                    for ((x, dim), mean) in vector.iter_mut().zip(halves.chunks_exact(PAGE)).zip(&*mean) {
                         *x = dim[pos].to_f32() - mean;
                     }
                 }
@@ -522,11 +516,6 @@ impl KvStorage {
         if clamped {
             self.clamped.fetch_add(1, Ordering::Relaxed);
         }
-    }
-
-    /// Splits an exact page into its elements and the mean after them.
-    fn split_exact<'a>(&self, bytes: &'a [u8]) -> (&'a [u8], &'a [u8]) {
-        bytes.split_at(PAGE * self.head_dim * EXACT.bytes)
     }
 }
 

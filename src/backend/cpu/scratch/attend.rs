@@ -63,8 +63,6 @@ pub struct ThreadScratch {
     pub q: Aligned<f32>,
     /// Projection of each query, if the cache stores signs of residuals.
     pub projected: Aligned<f32>,
-    /// Dot product of each query with the mean of the keys, if the cache subtracts one.
-    pub mean_scores: Aligned<f32>,
     /// Dequantised keys or values of one page.
     pub tile: Aligned<f32>,
     /// `[head_dim]`.
@@ -118,7 +116,6 @@ impl ThreadScratch {
             sum: partial(),
             q: on.aligned(m * head_dim),
             projected: on.aligned(m * head_dim),
-            mean_scores: on.aligned(m),
             tile: on.aligned(head_dim * PAGE),
             vector: on.aligned(head_dim),
             scores: on.aligned(m * SPLIT),

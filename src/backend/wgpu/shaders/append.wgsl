@@ -1,16 +1,16 @@
 // Append, after AttnIn if the cache is windowed: encodes the exact pages that the step has filled. Keys are
-// encoded relative to the mean of the keys in the sequence's first page; when that page is filled, its mean
-// is computed.
+// encoded relative to the mean of the keys in their page, which is stored as int8 with one f16 scale.
 //
 // A workgroup owns one KV head of a filled page: its keys or its values (x = sides * KV head + side, y: index
 // among the filled pages). A thread owns a position of the page. Codes are those of
-// ggml-types/src/turboquant/lloyd.rs and prod.rs, except for elements within float's rounding of a threshold.
-// Exact pages hold only finite numbers (attn_in.wgsl). Reads 4 x 64 x head_dim bytes, and writes the codes of
-// 64 positions.
+// ggml-types/src/turboquant/lloyd.rs and prod.rs, and means those of mean.rs, except within float's rounding
+// of a threshold. Exact pages hold only finite numbers (attn_in.wgsl). Reads 4 x 64 x head_dim bytes, and
+// writes the codes of 64 positions.
 #set sides = ["side"]
 #set side = "side"
 #set SIDE = "SIDE"
 #set writes = true
+#set reduce = [("reduce_max", "vec2<f32>", "larger_of")]
 #if codec.form == "signs"
 #set vector = "residual"
 #set vectors = 8
@@ -33,20 +33,58 @@ struct Params {
 @group(0) @binding(3) var<storage, read_write> values: array<u32>;
 @group(0) @binding(4) var<storage, read_write> clamped: atomic<u32>;
 
+// The mean of the page's keys, rounded as readers see it.
 var<workgroup> mean: array<f32, MAX_HEAD_DIM>;
+
+// The larger of two pairs of floats.
+fn larger_of(a: vec2<f32>, b: vec2<f32>) -> vec2<f32> {
+    return select(a, b, b.x > a.x || (b.x == a.x && b.y > a.y));
+}
 
 // The f16 of element e in a word.
 fn half_of(word: u32, e: u32) -> f32 {
     return unpack2x16float(word)[e % 2u];
 }
 
-// The mean of element e over an exact page of keys.
-fn mean_of(at: u32, e: u32) -> f32 {
+// The sum of element e over an exact page of keys, exactly.
+fn sum_of(at: u32, e: u32) -> vec2<f32> {
     var sum = vec2(0.0);
     for (var place = 0u; place < PAGE_POSITIONS; place++) {
         sum = add_wide(sum, vec2(half_of(keys[at + e / 2u * PAGE_POSITIONS + place], e), 0.0));
     }
-    return sum.x / 64.0;
+    return sum;
+}
+
+// Stores the mean of an exact page of keys, and puts what is stored into `mean`.
+fn put_mean(source: u32, to: u32) {
+    let head_dim = params.cache.head_dim;
+    var largest = vec2(0.0);
+    for (var e = thread; e < head_dim; e += THREADS) {
+        let sum = sum_of(source, e);
+        mean[e] = sum.x / 64.0;
+        largest = larger_of(largest, select(sum, -sum, sum.x < 0.0));
+    }
+    let bits = half_bits(divide_wide(reduce_max(largest), 64.0 * 127.0).x);
+    let scale = unpack2x16float(bits).x;
+    for (var word = thread; word < head_dim / 4u; word += THREADS) {
+        var numbers = vec4<i32>();
+        for (var i = 0u; i < 4u; i++) {
+            let e = 4u * word + i;
+            if (scale > 0.0) {
+                numbers[i] = i32(clamp(nearest_to(divide_rounded(mean[e], scale)), -127.0, 127.0));
+            }
+            mean[e] = scale * f32(numbers[i]);
+        }
+        keys[to + word] = pack4xI8(numbers);
+    }
+    if (thread == 0u) {
+        keys[to + head_dim / 4u] = bits;
+    }
+}
+
+// The nearest integer; halves are rounded away from 0.
+fn nearest_to(x: f32) -> f32 {
+    return trunc(x + 0.5 * sign(x));
 }
 
 // Code of an element, from the number of thresholds at or below its magnitude. A threshold itself belongs to
@@ -92,21 +130,11 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
     let row = step_row(filled_row(workgroup.y));
     let page = row.pos / PAGE_POSITIONS;
     let exact = side_exact_at(exact_page_of(row.seq, page), kv_head);
-    let head_dim = params.cache.head_dim;
-
-    // The first page is never evicted, so its mean can be computed again.
-    let first = side_exact_at(exact_page_of(row.seq, 0u), kv_head);
-    for (var e = thread; e < head_dim; e += THREADS) {
-        mean[e] = 0.0;
-        if (!of_v) {
-            mean[e] = mean_of(first, e);
-            if (page == 0u) {
-                keys[side_mean_at(row.seq, kv_head) + e] = bitcast<u32>(mean[e]);
-            }
-        }
-    }
     if (page < params.cache.sink_pages) {
         return;
+    }
+    if (!of_v) {
+        put_mean(exact, side_mean_at(row.seq, page, kv_head));
     }
     side_prepare();
     workgroupBarrier();

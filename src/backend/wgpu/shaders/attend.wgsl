@@ -7,8 +7,8 @@
 // elements, over all positions of the page. With several splits, (largest score, sum of weights, values) go
 // to `partial`, [rows, x, splits, 2 + head_dim], and a second kernel, also in this file (`merges`), merges
 // them. Reads the keys and values of the split once per 4 heads. Codes are not dequantised to memory: each is
-// looked up, and the product with the mean of the keys is the same for all positions. Queries are already
-// rotated (attn_in.wgsl), and the output is rotated back.
+// looked up, and the product with the mean of a page's keys is the same for all its positions. Queries are
+// already rotated (attn_in.wgsl), and the output is rotated back.
 #if not merges
 #set reduce = [("reduce_max4", "vec4<f32>", "max4"), ("reduce_sum4", "vec4<f32>", "sum4")]
 #endif
@@ -111,17 +111,6 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
     let n_pages = (n_positions + PAGE_POSITIONS - 1u) / PAGE_POSITIONS;
     let first_pos = first_seen(row.pos);
     let first_page = first_pos / PAGE_POSITIONS;
-    var with_mean = vec4(0.0);
-#if k.windowed
-    // A sequence whose first page is not full has no mean, and no codes that need one.
-    if (n_positions > PAGE_POSITIONS) {
-        let mean_at = key_mean_at(row.seq, heads.kv_head);
-        for (var e = thread; e < head_dim; e += THREADS) {
-            with_mean += of_heads[e] * bitcast<f32>(keys[mean_at + e]);
-        }
-    }
-    with_mean = reduce_sum4(with_mean);
-#endif
     let a_split = (n_pages - first_page + workgroups.z - 1u) / workgroups.z;
     let end = min(first_page + (workgroup.z + 1u) * a_split, n_pages);
     var largest = vec4(LEAST);
@@ -134,6 +123,19 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
         let is_seen = thread >= start && thread < n;
         let key_page = key_page_to_read(row, page, heads.kv_head);
         let value_page = value_page_to_read(row, page, heads.kv_head);
+        var with_mean = vec4(0.0);
+#if k.windowed
+        if (!key_page.exact) {
+            let mean_at = key_mean_at(row.seq, page, heads.kv_head);
+            for (var quad = thread; quad < head_dim / 4u; quad += THREADS) {
+                let mean = key_mean_quad(mean_at, quad);
+                for (var i = 0u; i < 4u; i++) {
+                    with_mean += of_heads[4u * quad + i] * mean[i];
+                }
+            }
+            with_mean = reduce_sum4(with_mean);
+        }
+#endif
         var score = vec4(LEAST);
         if (is_seen) {
             score = scores(key_page, thread, with_mean);
@@ -185,8 +187,8 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
     }
 }
 
-// The scores of a position of a page with the queries in `of_heads`; with_mean is the score of the keys'
-// mean.
+// The scores of a position of a page with the queries in `of_heads`; with_mean is the score of the mean of
+// the page's keys.
 fn scores(source: PageAt, place: u32, with_mean: vec4<f32>) -> vec4<f32> {
 #if k.form == "elements"
     return element_scores(source.at, place);

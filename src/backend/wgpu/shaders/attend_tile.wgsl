@@ -44,7 +44,6 @@ const AT_ONCE: u32 = 256u / (ACROSS * QUADS);
 var<workgroup> weights: array<f32, 2048>;
 // [4, PAGE_POSITIONS] of keys and [4, QUERIES] of queries, or [AT_ONCE, ACROSS * QUADS] of values.
 var<workgroup> staged: array<vec4<f32>, 384>;
-var<workgroup> with_mean: array<f32, QUERIES>;
 
 // A query of the tile: its row of the step and its head. `there` is false if the tile does not have it.
 struct Query {
@@ -147,6 +146,9 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
 #if v.windowed
     value_prepare();
 #endif
+#if k.windowed or v.windowed
+    workgroupBarrier();
+#endif
 
     var pos: array<u32, 4>;
 #if of_encoder
@@ -160,21 +162,6 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
         last[j] = last_seen(pos[j], first);
 #endif
     }
-#if k.windowed
-    if (thread < QUERIES) {
-        let query = query_of(thread, first, rows, first_head, heads);
-        var along = 0.0;
-        // A sequence whose first page is not full has no mean, and no codes that need one.
-        if (query.there && row.pos >= PAGE_POSITIONS) {
-            let from_mean = key_mean_at(row.seq, kv_head);
-            for (var e = 0u; e < head_dim; e++) {
-                along += q[element_at(query, kv_head) + e] * bitcast<f32>(keys[from_mean + e]);
-            }
-        }
-        with_mean[thread] = along * params.scale;
-    }
-    workgroupBarrier();
-#endif
 
     var largest = vec4(LEAST);
     var total = vec4(0.0);
@@ -187,6 +174,9 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
     for (var page = first_seen(row.pos) / PAGE_POSITIONS; page <= last_pos / PAGE_POSITIONS; page++) {
         let key_page = key_page_to_read(row, page, kv_head);
         let value_page = value_page_to_read(row, page, kv_head);
+#if k.windowed
+        let mean_at = key_mean_at(row.seq, page, kv_head);
+#endif
         // Elements of a key and, after them, the signs for the projected query.
         let key_dim = head_dim * select(KEY_PARTS, 1u, key_page.exact);
         var score = array<array<f32, 8>, 4>();
@@ -195,6 +185,11 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
                 var key = vec4(0.0);
                 if (chunk + 4u * quad < key_dim) {
                     key = key_quad(key_page, thread, chunk / 4u + quad);
+#if k.windowed
+                    if (!key_page.exact && chunk + 4u * quad < head_dim) {
+                        key += key_mean_quad(mean_at, chunk / 4u + quad);
+                    }
+#endif
                 }
                 staged[quad * PAGE_POSITIONS + thread] = key;
             }
@@ -221,11 +216,6 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
         var most = vec4(LEAST);
         for (var j = 0u; j < 4u; j++) {
             for (var i = 0u; i < 8u; i++) {
-#if k.windowed
-                if (!key_page.exact) {
-                    score[j][i] += with_mean[down + 8u * j];
-                }
-#endif
                 let position = page * PAGE_POSITIONS + across + ACROSS * i;
                 if (position > #{last}[j] || position < first_seen(pos[j])) {
                     score[j][i] = LEAST;

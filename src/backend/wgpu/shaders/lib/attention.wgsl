@@ -203,4 +203,12 @@ fn #{side}_quad(source: PageAt, place: u32, quad: u32) -> vec4<f32> {
 }
 
 #endfor
+#if k.windowed
+// Four neighbouring elements of the mean of a page of keys.
+fn key_mean_quad(at: u32, quad: u32) -> vec4<f32> {
+    let scale = unpack2x16float(keys[at + params.cache.head_dim / 4u]).x;
+    return vec4<f32>(unpack4xI8(keys[at + quad])) * scale;
+}
+
+#endif
 #endif

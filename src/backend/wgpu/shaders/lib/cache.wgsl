@@ -6,7 +6,6 @@
 //
 // A kernel that rotates vectors sets `vector`, the workgroup memory that holds them one after another, and
 // `vectors`, their number.
-// `vectors`, how many.
 struct Cache {
     n_kv_heads: u32,
     head_dim: u32,
@@ -39,8 +38,9 @@ struct Side {
     // Offset of the exact pages, and words of an exact page of one head.
     exact_at: u32,
     exact_words: u32,
-    // Offset of the means of keys.
+    // Offset of the means of pages of keys, and words of a mean of one head.
     means_at: u32,
+    mean_words: u32,
     // Lloyd-Max: the thresholds between codes of positive elements, the first of which is 0; the values of
     // the codes.
     borders: array<vec4<f32>, 2>,
@@ -70,10 +70,12 @@ fn #{side}_exact_at(exact: u32, kv_head: u32) -> u32 {
         + (exact * params.cache.n_kv_heads + kv_head) * params.#{side}.exact_words;
 }
 
-// Offset of the mean of a sequence's keys.
-fn #{side}_mean_at(seq: u32, kv_head: u32) -> u32 {
+// Offset of the mean of a page of keys: head_dim int8, then their f16 scale
+// (ggml-types/src/turboquant/mean.rs).
+fn #{side}_mean_at(seq: u32, page: u32, kv_head: u32) -> u32 {
+    let number = page_of(params.cache.tables, seq, page * PAGE_POSITIONS);
     return params.#{side}.means_at
-        + (exact_page_of(seq, 0u) * params.cache.n_kv_heads + kv_head) * params.cache.head_dim;
+        + (number * params.cache.n_kv_heads + kv_head) * params.#{side}.mean_words;
 }
 
 #endfor
