@@ -23,6 +23,13 @@ SELFTEST = ["selftest", "--backend", "cpu"]
 # The Python package's tests, run by any Python.
 TESTS = ["-m", "pytest", "-q", "-p", "no:cacheprovider", ROOT / "python" / "tests"]
 PYTHON_TOOLS = ["abi3audit==0.0.26", "mypy", "pytest"]
+# What the package works with, for the tests that need it.
+PYTHON_LIBRARIES = ["httpx", "lm_eval[api]==0.4.13", "numpy", "tqdm"]
+FRAMEWORKS = ROOT / "python" / "frameworks.py"
+REQUIRED = "openai langchain_openai litellm llama_index outlines instructor pydantic_ai dspy".split()
+IMPORT = "import time; begun = time.perf_counter(); import sterna; print(time.perf_counter() - begun)"
+# Seconds, on any machine.
+MAX_IMPORT_TIME = 0.1
 
 
 def quiet(*command, **options):
@@ -135,9 +142,10 @@ def lint(deb):
     print(f"{deb.name}: no lintian findings", flush=True)
 
 
-def wheel(path, story, others):
-    """Installs a wheel into an empty environment, and checks it there: the package's tests, its types, and
-    the use of the stable ABI in it and the others."""
+def wheel(path, story, others, plugin):
+    """Installs a wheel into an empty environment, and checks it there: the package's tests, its types, the
+    use of the stable ABI in it and the others, its import time, lm-eval, published frameworks, and the plugin
+    of `llm`."""
     with tempfile.TemporaryDirectory() as folder:
         quiet(sys.executable, "-m", "venv", folder)
         bin = pathlib.Path(folder) / "bin"
@@ -146,6 +154,16 @@ def wheel(path, story, others):
         print(f"{path.name}: {quiet(bin / 'python', *TESTS, cwd=folder).splitlines()[-1]}", flush=True)
         quiet(bin / "mypy", "--config-file", ROOT / "python" / "pyproject.toml", "-p", "sterna", cwd=folder)
         quiet(bin / "abi3audit", "--strict", path, *others, cwd=folder)
+        times = [float(quiet(bin / "python", "-c", IMPORT, cwd=folder)) for _ in range(5)]
+        print(f"{path.name}: imported in {min(times):.3f} s", flush=True)
+        if min(times) > MAX_IMPORT_TIME:
+            sys.exit(f"release: want at most {MAX_IMPORT_TIME} s for the import")
+        libraries = [*PYTHON_LIBRARIES, "-r", FRAMEWORKS.with_suffix(".txt")]
+        quiet(bin / "pip", "install", "--quiet", plugin, *libraries)
+        print(quiet(bin / "python", *TESTS, cwd=folder).splitlines()[-1], flush=True)
+        quiet(bin / "python", *TESTS[:-1], ROOT / "python" / "llm-sterna" / "tests", cwd=folder)
+        frameworks = quiet(bin / "python", "-W", "ignore", FRAMEWORKS, *REQUIRED, cwd=folder)
+        print(frameworks.rstrip(), flush=True)
 
 
 # The example of web/README.md.

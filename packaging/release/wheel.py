@@ -1,11 +1,12 @@
-"""The wheel for Python, built by maturin: the module, which includes the command line.
+"""The wheels for Python: the module, which includes the command line, built by maturin; a plugin of `llm`.
 
 maturin comes from PyPI, and uses zig as its linker. The module is for Python 3.9 and later.
 """
 
 import pathlib
+import sys
 
-from project import DIST, ROOT, run
+from project import DIST, ROOT, run, version
 from systems import GLIBC, environment
 
 
@@ -22,5 +23,17 @@ def package(system):
     before = set(DIST.iterdir())
     run(*command, "--target", system.target, "--out", DIST, env=env, stdout=None)
     [wheel] = set(DIST.iterdir()) - before
+    print(f"{wheel.name}: {wheel.stat().st_size:,} bytes", flush=True)
+    return wheel
+
+
+def plugin():
+    """llm_sterna-VERSION-py3-none-any.whl in dist/: the plugin of `llm`."""
+    before = set(DIST.iterdir())
+    folder = ROOT / "python" / "llm-sterna"
+    run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", DIST, folder)
+    [wheel] = set(DIST.iterdir()) - before
+    if f"-{version()}-" not in wheel.name:
+        sys.exit(f"release: python/llm-sterna has another version than Cargo.toml: {wheel.name}")
     print(f"{wheel.name}: {wheel.stat().st_size:,} bytes", flush=True)
     return wheel

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -636,6 +635,8 @@ def _score(text: Generation, n_before: int) -> Score:
 def _instead(name: str, known: set[str], asked: dict[str, Any]) -> str:
     if name in INSTEAD:
         return f": {INSTEAD[name]}"
+    import difflib
+
     near = difflib.get_close_matches(name, [*known, "max_tokens", "temperature"], 1, 0.7)
     return f"; did you mean {near[0]!r}?" if near else ""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import os
 import re
@@ -93,6 +92,8 @@ def _argument(name: str, flag: Flag, value: Any, known: dict[str, Flag]) -> list
 def _instead(name: str, known: dict[str, Flag]) -> str:
     if name in INSTEAD:
         return f": {INSTEAD[name]}"
+    import difflib
+
     near = difflib.get_close_matches(name, [*FLAGS, *known], 1, 0.7)
     return f"; did you mean {near[0]!r}?" if near else ""
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import itertools
-import logging
 import os
 import sys
 import threading
@@ -20,9 +19,6 @@ from . import _sterna
 
 if TYPE_CHECKING:
     import asyncio
-
-#: The logger of the package. Modules of the engine have loggers below it, such as `sterna.access`.
-logger = logging.getLogger("sterna")
 
 #: A piece from the native part: the head (an HTTP status and headers), bytes of the body, or the end.
 Piece = Union["tuple[int, list[tuple[bytes, bytes]]]", bytes, None]
@@ -38,13 +34,18 @@ class Mailbox:
         self._waiting: dict[int, Callable[[], object]] = {}
         self._progress: dict[str, tuple[int, int]] = {}
         self._logs = threading.RLock()
+        # The package is imported faster without it.
+        import logging
+
+        #: Modules of the engine have loggers of their own below it, such as `sterna.access`.
+        self._get_logger, self._logger = logging.getLogger, logging.getLogger("sterna")
         self.update_level()
         self._thread = threading.Thread(target=self._run, name="sterna", daemon=True)
         self._thread.start()
 
     def update_level(self) -> None:
         """Tells the engine which log messages are wanted."""
-        self.mail.set_level(max(1, min(255, logger.getEffectiveLevel())))
+        self.mail.set_level(max(1, min(255, self._logger.getEffectiveLevel())))
 
     def expect(self, wake: Callable[[], object]) -> int:
         """Number for `Answer.poll`; then `wake` is called in another thread."""
@@ -66,7 +67,7 @@ class Mailbox:
         if messages:
             with self._logs:
                 for level, target, message in messages:
-                    logging.getLogger(_logger_name(target)).log(level, "%s", message)
+                    self._get_logger(_logger_name(target)).log(level, "%s", message)
 
     def take_progress(self) -> dict[str, tuple[int, int]]:
         """Takes the progress of downloads: per file the bytes so far, and in total."""
@@ -88,7 +89,7 @@ class Mailbox:
             try:
                 self.deliver()
             except Exception:
-                logger.exception("a message of the engine could not be delivered")
+                self._logger.exception("a message of the engine could not be delivered")
 
 
 def _descriptor(handle: int) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import inspect
 import json
 import math
 import os
@@ -142,7 +141,7 @@ class Schema:
 
 
 def response_format(value: Any) -> tuple[dict[str, Any], Optional[Callable[[str], Any]]]:
-    """The format of an answer, where a type stands for its schema."""
+    """The format of an answer, with the schema of a type in place of the type."""
     if isinstance(value, Mapping):
         kind = value.get("type")
         return dict(value), json.loads if kind in ("json_schema", "json_object") else None
@@ -192,15 +191,21 @@ def _tool(name: str, description: Optional[str], parameters: dict[str, Any]) -> 
 PARTS = re.compile(r"^\s*(Args|Arguments|Parameters|Returns|Yields|Raises|Examples?):?\s*$|^\s*:\w+", re.M)
 
 
+def _documentation(function: Callable[..., Any]) -> str:
+    import inspect
+
+    return inspect.getdoc(function) or ""
+
+
 def _description(function: Callable[..., Any]) -> str:
-    doc = inspect.getdoc(function) or ""
+    doc = _documentation(function)
     end = PARTS.search(doc)
     return doc[: end.start() if end else None].strip()
 
 
 def _described(function: Callable[..., Any], name: str) -> Optional[str]:
     """What the documentation says of a parameter, in Google's or Sphinx' style."""
-    doc = inspect.getdoc(function) or ""
+    doc = _documentation(function)
     google = rf"^[ ]+{name}(?:[ ]*\([^)\n]*\))?:[ ]*(.+(?:\n[ ]{{6,}}\S.*)*)"
     sphinx = rf"^:param(?:[ ]\w+)?[ ]{name}:[ ]*(.+(?:\n[ ]+\S.*)*)"
     found = re.search(google, doc, re.M) or re.search(sphinx, doc, re.M)
@@ -209,6 +214,8 @@ def _described(function: Callable[..., Any], name: str) -> Optional[str]:
 
 def _parameters(function: Callable[..., Any]) -> dict[str, Any]:
     """A JSON schema of a function's parameters."""
+    import inspect
+
     hints = (
         typing.get_type_hints(function, include_extras=True) if hasattr(function, "__annotations__") else {}
     )

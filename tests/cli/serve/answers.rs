@@ -147,6 +147,17 @@ fn completions_take_texts_token_ids_and_lists() {
     let chunks = ask(json!("You may"), json!({ "stream": true, "echo": true })).chunks();
     let streamed: String = chunks.iter().map(|chunk| chunk["choices"][0]["text"].as_str().unwrap()).collect();
     assert_eq!(streamed, format!("You may{text}"));
+    let ids =
+        ask(json!("You may"), json!({ "return_token_ids": true })).ok()["choices"][0]["token_ids"].clone();
+    let ids: Vec<u32> = serde_json::from_value(ids).unwrap();
+    assert_eq!(ids.len(), 6);
+    let shown = server.engine().tokenizer().unwrap().decode(&ids, false);
+    assert_eq!(String::from_utf8_lossy(&shown).trim_start(), text.trim_start());
+    let more = json!({ "stream": true, "return_token_ids": true });
+    let chunks = ask(json!("You may"), more).chunks();
+    let ids_of = |chunk: &Value| chunk["choices"][0]["token_ids"].as_array().cloned().unwrap_or_default();
+    assert_eq!(chunks.iter().flat_map(ids_of).collect::<Vec<_>>(), ids);
+    assert!(one["choices"][0].get("token_ids").is_none());
 }
 
 #[test]
@@ -210,6 +221,14 @@ fn tokenize_and_apply_template_endpoints_work() {
     assert_eq!(server.post("/detokenize", &json!({ "tokens": ids })).ok()["content"], "You may");
     let error = server.post("/detokenize", &json!({ "tokens": [1 << 30] })).error(400);
     assert_eq!(error["param"], "tokens");
+    let (info, tokenizer) = (server.get("/tokenizer_info").ok(), server.engine().tokenizer().unwrap());
+    let eos = tokenizer.eos().unwrap();
+    let spelled = String::from_utf8_lossy(tokenizer.token_bytes(eos));
+    assert_eq!((&info["eos_token"], &info["eos_token_id"]), (&json!(spelled), &json!(eos)));
+    assert_eq!(
+        (&info["vocab_size"], &info["model_max_length"]),
+        (&json!(tokenizer.n_vocab()), &json!(N_CTX))
+    );
     let talk = json!({ "messages": [{ "role": "user", "content": [{ "type": "text", "text": "Hi" }] }] });
     let prompt = server.post("/apply-template", &talk).ok()["prompt"].as_str().unwrap().to_owned();
     assert!(prompt.contains("Hi"), "{prompt}");
