@@ -59,6 +59,7 @@ const CASES: &[Case] = &[
     plain("granite/tiny-f16.gguf", "granite/f16.hf-fp32"),
     plain("phi3/tiny-f16.gguf", "phi3/f16.hf-fp32"),
     plain("qwen3next/tiny-f16.gguf", "qwen3next/f16.hf-fp32"),
+    plain("glm4moe/tiny-f16.gguf", "glm4moe/f16.hf-fp32"),
     Case { int8: true, ..plain("llama-i2_s/tiny-i2_s.gguf", "llama-i2_s/i2_s.spec-fp64") },
 ];
 
@@ -102,7 +103,7 @@ fn logits_match_the_references() {
 }
 
 /// Folders of `shared/golden` with a prompt of 512 tokens and transformers' logits of some of its positions.
-const LONG: [&str; 4] = ["granite", "glm4", "phi3", "qwen3next"];
+const LONG: [&str; 6] = ["granite", "glm4", "phi3", "qwen3next", "glm4moe", "granitemoe"];
 
 #[test]
 fn long_prompts_match_transformers() {
