@@ -106,9 +106,14 @@
 #define ROUTE_THREADS 256
 #define MIX_THREADS 256
 
-/* Most experts of a router, and most experts per row. */
+/* Most experts of a router, most experts per row, and most groups of experts. */
 #define EXPERTS_MAX 512
 #define EXPERTS_MAX_USED 32
+#define GROUPS_MAX 32
+/* Functions of a router's logits: softmax over the chosen ones, with nothing else; over all; sigmoid. */
+#define ROUTING_CHOSEN 0
+#define ROUTING_SOFTMAX 1
+#define ROUTING_SIGMOID 2
 
 /* Most candidates that `sample` draws from, at most its number of threads; and logits per block. */
 #define SAMPLE_MAX 256
@@ -730,10 +735,25 @@ struct RoutesParams {
     uint32_t n_used;
 };
 
-/* Routes every row, and makes tiles of rows that share an expert. */
+/* The choice of experts: src/program/routing.rs. */
+struct RoutingParams {
+    /* [experts], or null. */
+    POINTER(const float) bias;
+    /* ROUTING_. */
+    uint32_t gating;
+    uint32_t normalise;
+    float scale;
+    /* Experts per group, 0 without groups; the number of groups, and how many are used. */
+    uint32_t group_size;
+    uint32_t n_groups;
+    uint32_t n_groups_used;
+};
+
+/* Routes every row, and makes tiles of rows that share an expert, unless `tiles` is null. */
 struct RouteParams {
     struct StepTables step;
     struct RoutesParams routes;
+    struct RoutingParams routing;
     /* [rows, experts] */
     POINTER(const float) logits;
 };

@@ -1,7 +1,8 @@
-// Routing of a row to experts: the `n_used` with the largest logits (lower indices win ties), weighted by the
-// softmax of those. A warp routes one row in registers: lane l has the logits of experts l, l + 32, ...
+// Routing of a row to experts: the `n_used` with the largest scores (lower indices win ties). A warp routes
+// one row in registers: lane l has the scores of experts l, l + 32, ... In `choose` scores are the logits,
+// and weights are their softmax over the chosen experts, z_0 being the largest logit:
 //
-//   p_j = exp(z_j - z_0) / sum of exp(z_i - z_0), over the chosen experts, z_0 being the largest logit
+//   p_j = exp(z_j - z_0) / sum of exp(z_i - z_0)
 #pragma once
 
 #include "../params.h"
@@ -15,19 +16,26 @@ DEVICE uint32_t rank_of(float z) {
     return bits >> 31 ? ~bits : bits | 0x80000000u;
 }
 
-// A row's logits, distributed over the lanes.
-struct RouterLogits {
+// The float of a rank above 0.
+DEVICE float ranked(uint32_t rank) {
+    return __uint_as_float(rank == 0xffffffffu ? rank : rank >> 31 ? rank & 0x7fffffffu : ~rank);
+}
+
+// A row's scores, distributed over the lanes.
+struct RouterScores {
     static constexpr uint32_t kOwn = EXPERTS_MAX / kWarpSize;
+    // 0 for experts that do not exist or may not be chosen any more.
     uint32_t ranks[kOwn];
 
-    DEVICE RouterLogits(const float* z, uint32_t n) {
+    // `score(expert)` returns the score of an expert.
+    template <class Score>
+    DEVICE RouterScores(uint32_t n, const Score& score) {
 #pragma unroll
         for (uint32_t i = 0; i < kOwn; i++) {
             uint32_t expert = threadIdx.x % kWarpSize + i * kWarpSize;
-            // 0 for experts that do not exist or are chosen already.
             ranks[i] = 0;
             // Uniform across lanes.
-            if (i * kWarpSize < n && expert < n) ranks[i] = rank_of(z[expert]);
+            if (i * kWarpSize < n && expert < n) ranks[i] = rank_of(score(expert));
         }
     }
 
@@ -56,13 +64,13 @@ struct RouterLogits {
 // Lane j returns the choice of slot j of a row, with the slot's number as its place. All lanes of a warp call
 // it.
 DEVICE ExpertChoice choose(const float* z, uint32_t n_experts, uint32_t n_used, uint32_t first_slot) {
-    RouterLogits logits(z, n_experts);
+    RouterScores logits(n_experts, [&](uint32_t expert) { return z[expert]; });
     uint32_t lane = threadIdx.x % kWarpSize;
     ExpertChoice mine = {0, 0.0f, first_slot + lane, 0};
     float largest = 0.0f, own = 0.0f;
     for (uint32_t j = 0; j < n_used; j++) {
         uint32_t rank, expert = logits.take(rank);
-        float value = __uint_as_float(rank == 0xffffffffu ? rank : rank >> 31 ? rank & 0x7fffffffu : ~rank);
+        float value = ranked(rank);
         if (j == 0) largest = value;
         if (lane == j) {
             mine.expert = expert;

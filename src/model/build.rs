@@ -13,15 +13,12 @@ use super::keys::AskedKeys;
 use super::{Hyper, ModelError, Options, Windows, rope};
 use sterna_gguf::{FileTensor, Gguf, Value};
 use sterna_program::{
-    ActQuant, Basis, BasisId, Buf, BufDecl, Embed, Expert, Kv, KvDecl, Linear, Logits, Norm, NormKind,
-    Program, Rope, RopeId, RopeStyle, RowsOf, Sample, Stage, State, StateDecl, Weight,
+    ActQuant, Basis, BasisId, Buf, BufDecl, Embed, Expert, Gating, Groups, Kv, KvDecl, Linear, Logits, Norm,
+    NormKind, Program, Rope, RopeId, RopeStyle, Routing, RowsOf, Sample, Stage, State, StateDecl, Weight,
 };
 
 /// Maximum number of experts; larger values are treated as a damaged file.
 const MAX_EXPERTS: usize = 4096;
-
-/// Maximum number of columns of an expert.
-const MAX_WIDTH: usize = 1 << 24;
 
 /// Parameters of a mixture of experts.
 #[derive(Clone, Copy, Debug)]
@@ -32,6 +29,11 @@ pub struct Mixture {
     pub n_used: usize,
     /// Columns of an expert's hidden layer.
     pub ffn_dim: usize,
+}
+
+impl Mixture {
+    /// Maximum number of columns of an expert.
+    pub const MAX_WIDTH: usize = 1 << 24;
 }
 
 /// A program that is being built, and the file it is built from.
@@ -309,6 +311,27 @@ impl<'a> Builder<'a> {
         self.asked_keys.add("attention.sliding_window");
         self.asked_keys.add("attention.sliding_window_pattern");
         Windows::read(self.gguf.metadata(), &self.hyper.architecture, self.hyper.n_layers, period)
+    }
+
+    /// The number of layers without the multi-token prediction (MTP) blocks after them, whose tensors are
+    /// ignored.
+    ///
+    /// # Errors
+    /// [`ModelError::Metadata`] if there are no other blocks.
+    pub fn trunk(&mut self) -> Result<usize, ModelError> {
+        const DRAFTING: &str = "nextn_predict_layers";
+        let (n_blocks, drafting) = (self.hyper.n_layers, self.number_or(DRAFTING, 0)?);
+        if drafting >= n_blocks {
+            return Err(self.wrong(DRAFTING, format!("fewer than the {n_blocks} blocks"), drafting));
+        }
+        let n_layers = n_blocks - drafting;
+        if drafting > 0 {
+            self.leave_out(|name| {
+                let block = name.strip_prefix("blk.").and_then(|rest| rest.split('.').next());
+                block.and_then(|block| block.parse().ok()).is_some_and(|block: usize| block >= n_layers)
+            });
+        }
+        Ok(n_layers)
     }
 
     /// The value of the architecture's `key`, if the file has one.
@@ -677,10 +700,63 @@ impl<'a> Builder<'a> {
         const WIDTH: &str = "expert_feed_forward_length";
         let ffn_dim = match self.count(WIDTH)? {
             None => self.hyper.ffn_dim,
-            Some(n) if n == 0 || n > MAX_WIDTH => return wrong(WIDTH, format!("1 to {MAX_WIDTH}"), n),
+            Some(n) if n == 0 || n > Mixture::MAX_WIDTH => {
+                return wrong(WIDTH, format!("1 to {}", Mixture::MAX_WIDTH), n);
+            }
             Some(n) => n,
         };
         Ok(Some(Mixture { n_experts, n_used, ffn_dim }))
+    }
+
+    /// The routing of rows to `n_experts` experts: `default`, changed by the file's keys of gating,
+    /// normalisation, factor and groups.
+    ///
+    /// # Errors
+    /// [`ModelError::Metadata`] for an invalid value.
+    pub fn routing(&mut self, n_experts: usize, default: &Routing) -> Result<Routing, ModelError> {
+        const GATING: &str = "expert_gating_func";
+        const NORMALISE: &str = "expert_weights_norm";
+        const SCALE: &str = "expert_weights_scale";
+        let (gating, of_chosen) = match self.number_or(GATING, 0)? {
+            0 => (default.gating, false),
+            1 => (Gating::Softmax, false),
+            2 => (Gating::Sigmoid, false),
+            // Softmax over the chosen logits.
+            3 => (Gating::Softmax, true),
+            other => return Err(self.wrong(GATING, "1, 2 or 3", other)),
+        };
+        let normalise = match self.value(NORMALISE) {
+            None => default.normalise,
+            Some(Value::Bool(normalise)) => *normalise,
+            Some(other) => return Err(self.wrong(NORMALISE, "true or false", other.describe())),
+        };
+        let scale = match self.gguf.metadata().f32(&self.key(SCALE))? {
+            // Converters write 0 for models without a factor.
+            Some(0.0) => 1.0,
+            _ => self.factor(SCALE, default.scale)?,
+        };
+        let groups = self.groups(n_experts)?;
+        Ok(Routing { gating, bias: None, groups, normalise: normalise || of_chosen, scale })
+    }
+
+    /// The groups of experts, if there are several.
+    fn groups(&self, n_experts: usize) -> Result<Option<Groups>, ModelError> {
+        const GROUPS: &str = "expert_group_count";
+        const USED: &str = "expert_group_used_count";
+        let n = self.number_or(GROUPS, 1)?;
+        let n_used = self.number_or(USED, n)?;
+        if n <= 1 || n_used == n {
+            return Ok(None);
+        }
+        if !n_experts.is_multiple_of(n) || n_experts / n < 2 {
+            let want = format!("a divisor of the {n_experts} experts with at least 2 in each group");
+            return Err(self.wrong(GROUPS, want, n));
+        }
+        let least = self.number("expert_used_count")?.div_ceil(n_experts / n);
+        match (least..n).contains(&n_used) {
+            true => Ok(Some(Groups { n, n_used })),
+            false => Err(self.wrong(USED, format!("{least} to the {n} groups"), n_used)),
+        }
     }
 
     /// The experts of a block: `ffn_gate_exps`, `ffn_up_exps` and `ffn_down_exps`, each with all experts

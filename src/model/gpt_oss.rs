@@ -57,7 +57,7 @@ fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
             want_bias(m, linear, &blk(&format!("ffn_{name}_exps")), n_experts * outputs)?;
         }
         let act = Act::ClampedSwiglu;
-        m.push(format!("{layer}.experts"), Experts { x, norm, router, experts, n_used, act });
+        m.push(format!("{layer}.experts"), Experts::of(x, norm, router, experts, n_used, act));
     }
     let norm = m.rms_norm("output_norm", dim)?;
     m.end(x, norm, 1.0, None)

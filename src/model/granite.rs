@@ -1,12 +1,15 @@
-//! Granite 3 and 4, dense: Llama's form with factors on the embedding, the attention scores, the outputs of
-//! each layer and the logits.
+//! Granite 3 and 4 without Mamba layers, dense and with experts: Llama's form with factors on the embedding,
+//! the attention scores, the outputs of each layer and the logits. There may be a shared expert.
 
 use super::llama::{Variant, decoder};
+use super::sparse::Sparse;
 use super::{Architecture, Builder, ModelError};
 use sterna_gguf::Value;
+use sterna_program::Routing;
 
 /// Granite.
-pub static ARCHITECTURE: Architecture = Architecture { names: &["granite"], build, per_layer: true };
+pub static ARCHITECTURE: Architecture =
+    Architecture { names: &["granite", "granitemoe"], build, per_layer: true };
 
 /// The factors of a file.
 pub(super) struct Factors {
@@ -41,6 +44,7 @@ impl Factors {
 
 fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
     let Factors { embedding, residual, scale, logits, rotates } = Factors::read(m)?;
-    let scale = Some(scale);
-    decoder(m, &Variant { rotates: &|_| rotates, scale, embedding, residual, logits, ..Variant::PLAIN })
+    let sparse = Sparse::read(m, &Routing::SOFTMAX)?;
+    let (rotates, scale) = (&|_: usize| rotates, Some(scale));
+    decoder(m, &Variant { rotates, scale, embedding, residual, logits, sparse, ..Variant::PLAIN })
 }

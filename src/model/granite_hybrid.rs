@@ -46,7 +46,7 @@ fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
             for expert in &mut experts {
                 expert.down = times(residual, expert.down.clone())?;
             }
-            m.push(format!("{layer}.experts"), Experts { x, norm, router, experts, n_used, act: Act::Silu });
+            m.push(format!("{layer}.experts"), Experts::of(x, norm, router, experts, n_used, Act::Silu));
         }
         if let Some((label, out)) = of_all {
             m.push(label, out);

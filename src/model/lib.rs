@@ -11,6 +11,7 @@ pub mod build;
 pub mod falcon_h1;
 pub mod gemma3;
 pub mod glm4;
+pub mod glm4moe;
 pub mod gpt2;
 pub mod gpt_oss;
 pub mod granite;
@@ -31,6 +32,7 @@ pub mod qwen35;
 pub mod qwen3next;
 mod rope;
 pub mod smollm3;
+mod sparse;
 mod windows;
 
 use std::cmp::Reverse;
@@ -72,6 +74,7 @@ pub static REGISTRY: &[&Architecture] = &[
     &smollm3::ARCHITECTURE,
     &granite::ARCHITECTURE,
     &glm4::ARCHITECTURE,
+    &glm4moe::ARCHITECTURE,
     &phi3::ARCHITECTURE,
     &lfm2::ARCHITECTURE,
     &granite_hybrid::ARCHITECTURE,
@@ -246,7 +249,7 @@ mod tests {
         let message = by_name("mamba").unwrap_err().to_string();
         assert!(message.contains("`mamba`; ") && message.contains("bitnet-b1.58"), "{message}");
         for (name, want) in
-            [("gemma4", "gemma3"), ("llama4", "llama"), ("qwen3vl", "qwen3"), ("glm4moe", "glm4")]
+            [("gemma4", "gemma3"), ("llama4", "llama"), ("qwen3vl", "qwen3"), ("glm4v", "glm4")]
         {
             let message = by_name(name).unwrap_err().to_string();
             assert!(message.contains(&format!("`{name}` (the nearest is `{want}`); ")), "{message}");

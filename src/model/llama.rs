@@ -5,9 +5,10 @@
 //! type I2_S were trained with int8 activations; only the type indicates that. Files with experts (Mixtral)
 //! have a mixture in each layer instead of the feed-forward network.
 
-use super::build::{Mixture, times};
+use super::build::times;
+use super::sparse::Sparse;
 use super::{Architecture, Builder, LayerHyper, ModelError};
-use sterna_program::{Act, Attend, AttnIn, Experts, FfnIn, Norm, ProjAdd, RopeStyle};
+use sterna_program::{Act, Attend, AttnIn, FfnIn, Norm, ProjAdd, RopeStyle};
 
 /// Llama.
 pub static ARCHITECTURE: Architecture =
@@ -29,6 +30,10 @@ pub(super) struct Variant<'a> {
     pub fused_gate: bool,
     /// True if files may have two tables of RoPE factors, for short and for long contexts.
     pub long_rope: bool,
+    /// Name of the norm before the feed-forward network.
+    pub ffn_norm: &'static str,
+    /// The mixtures of experts, if the file has experts.
+    pub sparse: Sparse,
     /// Factor on the scores of attention; by default 1 over the square root of the head dimension.
     pub scale: Option<f32>,
     /// Factor on the embedding.
@@ -50,6 +55,8 @@ impl Variant<'_> {
         post_norms: false,
         fused_gate: false,
         long_rope: false,
+        ffn_norm: "ffn_norm",
+        sparse: Sparse::PLAIN,
         scale: None,
         embedding: 1.0,
         residual: 1.0,
@@ -66,9 +73,10 @@ pub(super) fn decoder(m: &mut Builder<'_>, form: &Variant<'_>) -> Result<(), Mod
 
     let x = m.embed(form.embedding)?;
     let rope = |m: &mut Builder<'_>| if form.long_rope { m.long_rope(form.rope) } else { m.rope(form.rope) };
-    let rope = (0..h.n_layers).any(form.rotates).then(|| rope(m)).transpose()?;
+    let n_layers = m.trunk()?;
+    let rope = (0..n_layers).any(form.rotates).then(|| rope(m)).transpose()?;
 
-    for layer in 0..h.n_layers {
+    for layer in 0..n_layers {
         let blk = |name: &str| format!("blk.{layer}.{name}");
         let LayerHyper { ffn_dim, n_heads, n_kv_heads } = h.layer(layer);
         let (q_dim, kv_dim) = (n_heads * h.head_dim, n_kv_heads * h.head_dim);
@@ -101,14 +109,9 @@ pub(super) fn decoder(m: &mut Builder<'_>, form: &Variant<'_>) -> Result<(), Mod
         let post = form.post_norms.then(|| m.rms_norm(&blk("post_attention_norm"), dim)).transpose()?;
         m.push(format!("{layer}.attn_out"), ProjAdd { post, ..ProjAdd::plain(y, w, x) });
 
-        let norm = m.rms_norm(&blk("ffn_norm"), dim)?;
-        if let Some(Mixture { n_experts, n_used, ffn_dim }) = mixture {
-            let router = m.exact(&blk("ffn_gate_inp"), n_experts, dim)?;
-            let mut experts = m.experts(&format!("blk.{layer}"), n_experts, ffn_dim, dim)?;
-            for expert in &mut experts {
-                expert.down = times(form.residual, expert.down.clone())?;
-            }
-            m.push(format!("{layer}.experts"), Experts { x, norm, router, experts, n_used, act: Act::Silu });
+        let norm = m.rms_norm(&blk(form.ffn_norm), dim)?;
+        if let Some(mixture) = mixture.filter(|_| layer >= form.sparse.n_dense) {
+            form.sparse.push(m, mixture, layer, (x, norm), form.residual)?;
             continue;
         }
         let hidden = m.buf_of_width("h", ffn_dim);

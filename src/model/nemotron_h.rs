@@ -2,7 +2,6 @@
 //! gate. Two lists give the kinds: KV heads, and widths.
 
 use super::mixer::{Attention, MambaLayers};
-use super::qwen35::trunk;
 use super::{Architecture, Builder, LayerHyper, ModelError};
 use sterna_program::{Act, FfnIn, ProjAdd};
 
@@ -11,7 +10,7 @@ pub static ARCHITECTURE: Architecture = Architecture { names: &["nemotron_h"], b
 
 fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
     let h = m.hyper().clone();
-    let n_layers = trunk(m, &h)?;
+    let n_layers = m.trunk()?;
     let recurs = |layer: usize| matches!(h.layer(layer), LayerHyper { n_kv_heads: 0, ffn_dim: 0, .. });
     let mamba = if (0..n_layers).any(recurs) { Some(MambaLayers::read(m, 1.0)?) } else { None };
     let x = m.embed(1.0)?;

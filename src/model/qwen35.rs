@@ -47,7 +47,7 @@ pub(super) fn hybrid(m: &mut Builder<'_>, read: ReadDelta) -> Result<(), ModelEr
     let mixture = m.mixture()?;
     let h = m.hyper().clone();
     let (dim, q_dim) = (h.dim, h.n_heads * h.head_dim);
-    let n_layers = trunk(m, &h)?;
+    let n_layers = trunk(m)?;
     let recurrent = Recurrent::read(m, h.n_layers)?;
     let state = state(m)?;
     // These keys have no effect without experts or attention.
@@ -99,7 +99,7 @@ pub(super) fn hybrid(m: &mut Builder<'_>, read: ReadDelta) -> Result<(), ModelEr
         if let Some(Mixture { n_experts, n_used, ffn_dim }) = mixture {
             let router = m.exact(&blk("ffn_gate_inp"), n_experts, dim)?;
             let experts = m.experts(&format!("blk.{layer}"), n_experts, ffn_dim, dim)?;
-            m.push(format!("{layer}.experts"), Experts { x, norm, router, experts, n_used, act: Act::Silu });
+            m.push(format!("{layer}.experts"), Experts::of(x, norm, router, experts, n_used, Act::Silu));
         }
         let w = m.projection(&blk(&format!("ffn_down{of_all}")), dim, ffn_dim)?;
         m.push(format!("{layer}.{label}_out"), ProjAdd::plain(hidden, w, x));
@@ -195,17 +195,8 @@ fn attention(m: &mut Builder<'_>, layer: usize, bufs: &HeadBufs) -> Result<(), M
 
 /// The number of layers without the multi-token prediction (MTP) blocks. Their tensors are ignored, and so
 /// are those for images.
-pub(super) fn trunk(m: &mut Builder<'_>, h: &Hyper) -> Result<usize, ModelError> {
-    const GUESSING: &str = "nextn_predict_layers";
-    let guessing = m.number_or(GUESSING, 0)?;
-    if guessing >= h.n_layers {
-        return Err(m.wrong(GUESSING, format!("fewer than the {} blocks", h.n_layers), guessing));
-    }
-    let n_layers = h.n_layers - guessing;
-    m.leave_out(|name| {
-        let block = name.strip_prefix("blk.").and_then(|rest| rest.split('.').next());
-        block.and_then(|block| block.parse().ok()).is_some_and(|block: usize| block >= n_layers)
-    });
+fn trunk(m: &mut Builder<'_>) -> Result<usize, ModelError> {
+    let n_layers = m.trunk()?;
     if m.leave_out(|name| name.starts_with("v.") || name.starts_with("mm.")) {
         m.note("the file's tensors for images are ignored: only text input is supported");
     }

@@ -6,9 +6,9 @@ use ggml_types::{Act, KvSide, types};
 
 use super::part::{Named, named};
 use super::{
-    Attend, AttnIn, Basis, BasisId, Buf, BufDecl, Conv, Delta, Embed, Expert, Experts, FfnIn, Kv, KvDecl,
-    Linear, Logits, Mamba, Norm, NormKind, PAGE, Program, ProjAdd, ProjIn, RopeId, Row, RowsOf, Sample,
-    Stage, State, StateDecl, Step, Weight, WeightDecl,
+    Attend, AttnIn, Basis, BasisId, Buf, BufDecl, Conv, Delta, Embed, Expert, Experts, FfnIn, Groups, Kv,
+    KvDecl, Linear, Logits, Mamba, Norm, NormKind, PAGE, Program, ProjAdd, ProjIn, RopeId, Routing, Row,
+    RowsOf, Sample, Stage, State, StateDecl, Step, Weight, WeightDecl,
 };
 
 /// A program that cannot run: a bug of the model that created it.
@@ -421,7 +421,7 @@ impl Program {
 
     fn check_experts(&self, s: &Experts) -> Result<(), String> {
         // Every activation function can have a gate.
-        let Experts { x, ref norm, ref router, ref experts, n_used, act: _ } = *s;
+        let Experts { x, ref norm, ref router, ref routing, ref experts, n_used, act: _ } = *s;
         let dim = self.want_buf("x", x, RowsOf::Step)?.cols;
         self.want_norm(norm, dim)?;
         let n_experts = experts.len();
@@ -429,11 +429,29 @@ impl Program {
             return Err(format!("{n_used} of {n_experts} experts are used"));
         }
         self.want_plain(router, n_experts, dim)?;
+        self.check_routing(routing, n_experts, n_used)?;
         let ffn_dim = self.want_weight(experts[0].up.w)?.rows;
         for Expert { gate, up, down } in experts {
             self.want_plain(gate, ffn_dim, dim)?;
             self.want_plain(up, ffn_dim, dim)?;
             self.want_plain(down, dim, ffn_dim)?;
+        }
+        Ok(())
+    }
+
+    fn check_routing(&self, routing: &Routing, n_experts: usize, n_used: usize) -> Result<(), String> {
+        // Every gating may be normalised.
+        let Routing { gating: _, bias, groups, normalise: _, scale } = *routing;
+        want_factor("the experts' factor", scale)?;
+        if let Some(bias) = bias {
+            self.want_vector(bias, n_experts)?;
+        }
+        let Some(Groups { n, n_used: used }) = groups else { return Ok(()) };
+        if n == 0 || !n_experts.is_multiple_of(n) || n_experts / n < 2 {
+            return Err(format!("{n} groups of {n_experts} experts, want at least 2 experts in each"));
+        }
+        if !(1..=n).contains(&used) || n_used > used * (n_experts / n) {
+            return Err(format!("{n_used} experts of {used} of {n} groups of {}", n_experts / n));
         }
         Ok(())
     }

@@ -6,7 +6,7 @@ use ggml_types::KvSide;
 
 use super::{
     Attend, AttnIn, Conv, Delta, Embed, Expert, Experts, FfnIn, Kv, KvDecl, Linear, Logits, Mamba, PAGE,
-    Program, ProjAdd, ProjIn, Row, Sample, Stage, Step, Weight,
+    Program, ProjAdd, ProjIn, Routing, Row, Sample, Stage, Step, Weight,
 };
 
 const F16_BYTES: u64 = 2;
@@ -149,7 +149,9 @@ impl Program {
                 }
             }
             Stage::Experts(s) => {
-                let Experts { x: _, norm: _, router, experts, n_used, act: _ } = s;
+                let Experts { x: _, norm: _, router, routing, experts, n_used, act: _ } = s;
+                let Routing { gating: _, bias, groups: _, normalise: _, scale: _ } = routing;
+                let bias_bytes = bias.map_or(0, |bias| self.weight_bytes(bias));
                 let Expert { gate, up, down } = &experts[0];
                 let of_expert = |rows| self.linears_cost([gate, up, down].into_iter(), rows);
                 // Assumes that no two rows choose the same expert while there are unused ones.
@@ -157,7 +159,7 @@ impl Program {
                 let n_read = n_passes.min(experts.len() as u64);
                 let (weight_bytes, macs) = (of_expert(1).weight_bytes, of_expert(n_passes).macs);
                 let of_experts = Cost { weight_bytes: n_read * weight_bytes, macs, ..Cost::default() };
-                linears(&[router]) + of_experts
+                linears(&[router]) + of_experts + Cost { weight_bytes: bias_bytes, ..Cost::default() }
             }
             Stage::Logits(s) => {
                 let Logits { x: _, norm: _, w, soft_cap: _, logits: _ } = s;

@@ -9,6 +9,7 @@ pub mod check;
 pub mod cost;
 pub mod part;
 mod plain;
+mod routing;
 pub mod sampling;
 pub mod stage;
 pub mod step;
@@ -17,6 +18,7 @@ mod text;
 pub use check::CheckError;
 pub use cost::Cost;
 pub use part::{Layer, Part};
+pub use routing::{Gating, Groups, Routing};
 pub use sampling::{Sampling, TokenChange};
 pub use stage::{
     Act, ActQuant, Attend, AttnIn, Basis, Conv, Delta, Embed, Expert, Experts, FfnIn, Linear, Logits, Mamba,

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::{
     Attend, AttnIn, BasisId, Buf, Conv, Delta, Embed, Expert, Experts, FfnIn, Kv, KvDecl, Linear, Logits,
-    Mamba, Norm, Program, ProjAdd, ProjIn, Rope, RopeId, Sample, Stage, State, Weight, WeightDecl,
+    Mamba, Norm, Program, ProjAdd, ProjIn, Rope, RopeId, Routing, Sample, Stage, State, Weight, WeightDecl,
 };
 
 /// Consecutive stages of a program as a separate program, with a mapping of its declarations to the whole.
@@ -143,9 +143,11 @@ pub(super) fn named(stage: &mut Stage) -> Vec<Named<'_>> {
             all
         }
         Stage::Experts(s) => {
-            let Experts { x, norm, router, experts, n_used: _, act: _ } = s;
+            let Experts { x, norm, router, routing, experts, n_used: _, act: _ } = s;
+            let Routing { gating: _, bias, groups: _, normalise: _, scale: _ } = routing;
             let mut all = vec![In(x)];
             all.extend(of_norm(norm).chain(of_linear(router)));
+            all.extend(bias.as_mut().map(Named::Weight));
             let layers = experts.iter_mut().flat_map(|Expert { gate, up, down }| [gate, up, down]);
             all.extend(layers.flat_map(of_linear));
             all

@@ -4,7 +4,7 @@
 
 use ggml_types::{Act, ActQuant};
 
-use super::{Attend, AttnIn, Buf, Embed, FfnIn, Kv, Linear, Norm, ProjAdd, Weight};
+use super::{Attend, AttnIn, Buf, Embed, Expert, Experts, FfnIn, Kv, Linear, Norm, ProjAdd, Routing, Weight};
 
 impl Linear {
     /// A linear layer that takes its input as it is.
@@ -50,5 +50,12 @@ impl FfnIn {
     /// One product and an activation function.
     pub fn plain(x: Buf, norm: Norm, up: Linear, act: Act, h: Buf) -> Self {
         Self { x, norm, gate: None, up, act, share: None, h }
+    }
+}
+
+impl Experts {
+    /// The experts with the largest logits, weighted with the softmax over these.
+    pub fn of(x: Buf, norm: Norm, router: Linear, experts: Vec<Expert>, n_used: usize, act: Act) -> Self {
+        Self { x, norm, router, routing: Routing::SOFTMAX, experts, n_used, act }
     }
 }

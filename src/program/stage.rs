@@ -8,7 +8,7 @@ use std::sync::Arc;
 use ggml_types::turboquant::hadamard;
 pub use ggml_types::{Act, ActQuant};
 
-use super::{BasisId, Buf, Kv, RopeId, RowsOf, State, Weight};
+use super::{BasisId, Buf, Kv, RopeId, Routing, RowsOf, State, Weight};
 
 /// One stage of the forward pass. Backends match it without a `_` arm.
 #[derive(Clone, Debug)]
@@ -356,8 +356,8 @@ pub struct FfnIn {
     pub h: Buf,
 }
 
-/// `n = norm(x[r]); x[r] += sum of p_e Down_e (act(Gate_e n) * Up_e n)` over the `n_used` experts `e` with
-/// the largest `z = Router n` (ties: the earlier one), where `p` is the softmax of their `z`.
+/// `n = norm(x[r]); x[r] += sum of w_e Down_e (act(Gate_e n) * Up_e n)` over the `n_used` experts `e` that
+/// the [`Routing`] chooses by `z = Router n`, with their weights `w`.
 #[derive(Clone, Debug)]
 pub struct Experts {
     /// In and out: `[rows, dim]`.
@@ -366,6 +366,8 @@ pub struct Experts {
     pub norm: Norm,
     /// `[experts, dim]`.
     pub router: Linear,
+    /// Choice of a row's experts.
+    pub routing: Routing,
     /// The experts, at least one, all of the same shape.
     pub experts: Vec<Expert>,
     /// Number of experts per row, at least one.

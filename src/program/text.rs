@@ -5,8 +5,9 @@ use std::fmt;
 use ggml_types::{Act, ActQuant};
 
 use super::{
-    Attend, AttnIn, Buf, Conv, Delta, Embed, Expert, Experts, FfnIn, KvDecl, Linear, Logits, Mamba, Norm,
-    NormKind, Program, ProjAdd, ProjIn, Rope, RopeStyle, RowsOf, Sample, Stage, StateDecl, Weight,
+    Attend, AttnIn, Buf, Conv, Delta, Embed, Expert, Experts, FfnIn, Gating, Groups, KvDecl, Linear, Logits,
+    Mamba, Norm, NormKind, Program, ProjAdd, ProjIn, Rope, RopeStyle, Routing, RowsOf, Sample, Stage,
+    StateDecl, Weight,
 };
 
 impl fmt::Display for Program {
@@ -177,13 +178,13 @@ impl Program {
                 format!("n = {n}; {} = {share}{hidden}", self.buf_name(h))
             }
             Stage::Experts(s) => {
-                let Experts { x, ref norm, ref router, ref experts, n_used, act } = *s;
+                let Experts { x, ref norm, ref router, ref routing, ref experts, n_used, act } = *s;
                 let x = self.buf_name(x);
                 let n = self.norm_text(norm, x);
                 let (act, Expert { gate, up, down }) = (act_text(act), &experts[0]);
                 let [gate, up] = [gate, up].map(|layer| self.linear_text(layer, "n"));
                 let down = self.linear_text(down, &format!("({act}({gate}) * {up})"));
-                let router = self.linear_text(router, "n");
+                let router = self.routing_text(routing, self.linear_text(router, "n"));
                 let of = experts.len();
                 format!("n = {n}; {x} += {n_used} of {of} experts by {router}, the first being {down}")
             }
@@ -196,6 +197,24 @@ impl Program {
             }
             Stage::Sample(Sample { logits }) => format!("token = sample({})", self.buf_name(*logits)),
         }
+    }
+
+    /// `product`, the router's, or what it is replaced by before experts are chosen.
+    fn routing_text(&self, routing: &Routing, product: String) -> String {
+        let Routing { gating, bias, groups, normalise, scale } = *routing;
+        if routing.is_softmax_of_chosen() {
+            return product;
+        }
+        let gating = match gating {
+            Gating::Softmax => "softmax",
+            Gating::Sigmoid => "sigmoid",
+        };
+        let scale = if scale == 1.0 { String::new() } else { format!("{scale} * ") };
+        let normalise = if normalise { "normalised " } else { "" };
+        let bias = bias.map_or(String::new(), |bias| format!(", chosen with {}", self.name_of(bias)));
+        let groups = groups
+            .map_or(String::new(), |Groups { n, n_used }| format!(", from the best {n_used} of {n} groups"));
+        format!("{scale}{normalise}{gating}({product}){bias}{groups}")
     }
 
     fn name_of(&self, w: Weight) -> &str {

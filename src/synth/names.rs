@@ -30,7 +30,7 @@ fn recurs(layer: usize) -> bool {
 fn rope_dims(spec: &Spec) -> usize {
     match spec.family {
         Family::Qwen35 { .. } | Family::Qwen3Next { .. } => (spec.head_dim / 4).max(2),
-        Family::Glm4 => spec.head_dim / 2,
+        Family::Glm4 | Family::Glm4Moe { .. } => spec.head_dim / 2,
         Family::Phi3 { rope_dims, .. } => rope_dims.min(spec.head_dim),
         _ => spec.head_dim,
     }
@@ -47,8 +47,10 @@ pub(super) fn metadata(spec: &Spec) -> Metadata {
     set("context_length", spec.n_ctx);
     set("embedding_length", spec.dim);
     set("block_count", spec.n_layers);
-    if !matches!(spec.family, Family::Qwen35 { experts: Some(_), .. }) {
-        set("feed_forward_length", spec.ffn_dim);
+    match spec.family {
+        Family::Qwen35 { experts: Some(_), .. } => {}
+        Family::Glm4Moe { dense_dim, .. } => set("feed_forward_length", dense_dim),
+        _ => set("feed_forward_length", spec.ffn_dim),
     }
     set("attention.head_count", spec.n_heads);
     if spec.family.has_rope() {
@@ -143,6 +145,13 @@ pub(super) fn metadata(spec: &Spec) -> Metadata {
                 out.set(format!("{architecture}.rope.scaling.finetuned"), false);
             }
         }
+        Family::Glm4Moe { n_dense, .. } => {
+            // As in the published models: sigmoid, normalised.
+            out.set(format!("{architecture}.leading_dense_block_count"), n_dense as u32);
+            out.set(format!("{architecture}.expert_shared_count"), 1_u32);
+            out.set(format!("{architecture}.expert_gating_func"), 2_u32);
+            out.set(format!("{architecture}.expert_weights_norm"), true);
+        }
         Family::Phi3 { original_ctx: Some(original), .. } => {
             out.set(format!("{architecture}.rope.scaling.original_context_length"), original as u32);
             let extension = (spec.n_ctx as f32 / original as f32).max(1.0);
@@ -226,7 +235,7 @@ pub(super) fn tensors(spec: &Spec) -> Vec<Tensor> {
             }
             Family::Mamba { .. } => out.mamba_block(&format!("blk.{layer}"), layer),
             Family::Lfm2 if !LFM2_ATTENTION.contains(&layer) => out.conv_block(&format!("blk.{layer}")),
-            _ => out.block(&format!("blk.{layer}")),
+            _ => out.block(layer),
         }
     }
     if spec.family == Family::Bert {
@@ -247,7 +256,8 @@ struct Tensors<'a> {
 }
 
 impl Tensors<'_> {
-    fn block(&mut self, blk: &str) {
+    fn block(&mut self, layer: usize) {
+        let blk = format!("blk.{layer}");
         let Spec { family, dim, ffn_dim, n_heads, n_kv_heads, head_dim, .. } = *self.spec;
         let (q_dim, kv_dim) = (n_heads * head_dim, n_kv_heads * head_dim);
         let sub_norms = family == Family::BitNet;
@@ -274,12 +284,20 @@ impl Tensors<'_> {
         }
         if let Family::GptOss { .. } = family {
             self.vector(&format!("{blk}.attn_sinks.weight"), &[n_heads], Fill::Dense(1.0));
-            // The norm before the experts.
-            self.norm(&format!("{blk}.post_attention_norm"), dim);
-        } else {
-            self.norm(&format!("{blk}.ffn_norm"), dim);
         }
-        if let Some((n_experts, _)) = family.experts() {
+        match family {
+            // The norm before the experts.
+            Family::GptOss { .. } | Family::Glm4Moe { .. } => {
+                self.norm(&format!("{blk}.post_attention_norm"), dim);
+            }
+            _ => self.norm(&format!("{blk}.ffn_norm"), dim),
+        }
+        let (n_dense, ffn_dim) = match family {
+            Family::Glm4Moe { n_dense, dense_dim, .. } if layer < n_dense => (n_dense, dense_dim),
+            Family::Glm4Moe { n_dense, .. } => (n_dense, ffn_dim),
+            _ => (0, ffn_dim),
+        };
+        if let Some((n_experts, _)) = family.experts().filter(|_| layer >= n_dense) {
             let fill = Fill::Dense(1.0 / (dim as f32).sqrt());
             self.vector(&format!("{blk}.ffn_gate_inp.weight"), &[n_experts, dim], fill);
             self.bias(&format!("{blk}.ffn_gate_inp"), &[n_experts]);
@@ -287,6 +305,12 @@ impl Tensors<'_> {
                 let name = format!("{blk}.ffn_{part}_exps");
                 self.matrices(&name, &[n_experts, rows, cols], false);
                 self.bias(&name, &[n_experts, rows]);
+                if let Family::Glm4Moe { .. } = family {
+                    self.linear(&format!("{blk}.ffn_{part}_shexp"), rows, cols);
+                }
+            }
+            if let Family::Glm4Moe { .. } = family {
+                self.vector(&format!("{blk}.exp_probs_b.bias"), &[n_experts], Fill::Dense(0.02));
             }
             return;
         }
@@ -455,7 +479,7 @@ impl Tensors<'_> {
         let of_attention = || ["attn_q", "attn_k", "attn_v"].iter().any(|part| name.ends_with(part));
         let has_one = match self.spec.family {
             Family::Gpt2 | Family::Bert => true,
-            Family::Qwen2 | Family::Glm4 => of_attention(),
+            Family::Qwen2 | Family::Glm4 | Family::Glm4Moe { .. } => of_attention(),
             Family::GptOss { .. } => !name.ends_with("_norm"),
             _ => false,
         };

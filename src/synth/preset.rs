@@ -29,6 +29,18 @@ pub enum Family {
     },
     /// `glm4`: biases on queries, keys and values, norms after the projections, gate and up in one tensor.
     Glm4,
+    /// `glm4moe`: biases on queries, keys and values, and experts with a shared one of the same width after
+    /// the first layers.
+    Glm4Moe {
+        /// Number of experts per layer.
+        n_experts: usize,
+        /// Number of experts used per row.
+        n_used: usize,
+        /// Number of layers with a feed-forward network.
+        n_dense: usize,
+        /// Width of those.
+        dense_dim: usize,
+    },
     /// `phi3`: queries, keys and values in one tensor, gate and up in another.
     Phi3 {
         /// Elements of a head that RoPE rotates, at most its length.
@@ -141,6 +153,7 @@ impl Family {
             Self::MiniCpm => "minicpm",
             Self::Granite { .. } => "granite",
             Self::Glm4 => "glm4",
+            Self::Glm4Moe { .. } => "glm4moe",
             Self::Phi3 { .. } => "phi3",
             Self::Lfm2 => "lfm2",
             Self::Mamba { form: MambaForm::Granite, .. } => "granitehybrid",
@@ -165,6 +178,7 @@ impl Family {
             Self::Mixtral { n_experts, n_used }
             | Self::Qwen3Moe { n_experts, n_used }
             | Self::Qwen3Next { n_experts, n_used, .. }
+            | Self::Glm4Moe { n_experts, n_used, .. }
             | Self::GptOss { n_experts, n_used, .. } => Some((n_experts, n_used)),
             Self::Qwen35 { experts, .. } => experts,
             _ => None,
@@ -627,6 +641,18 @@ pub static PRESETS: &[Preset] = &[
         n_ctx: 32_768,
         rope_base: 10_000.0,
         norm_eps: 1.562_5e-7,
+        tied: false,
+        pre: Some("glm4"),
+        ..LLAMA_3
+    },
+    Preset {
+        name: "glm-4.5-air",
+        about: "zai-org/GLM-4.5-Air",
+        family: Family::Glm4Moe { n_experts: 128, n_used: 8, n_dense: 1, dense_dim: 10_944 },
+        size: [46, 4096, 1408],
+        heads: [96, 8, 128],
+        n_vocab: 151_552,
+        rope_base: 1_000_000.0,
         tied: false,
         pre: Some("glm4"),
         ..LLAMA_3

@@ -76,7 +76,7 @@ fn mixtures_of_experts() {
         let rounding = if name == "q8_0" { ActQuant::I8PerBlock } else { ActQuant::None };
         let experts = case.experts([name; 3], [n_experts, dim, ffn_dim], rounding);
         let act = Act::ClampedSwiglu;
-        case.p.push("experts", Experts { x, norm, router, experts, n_used, act });
+        case.p.push("experts", Experts::of(x, norm, router, experts, n_used, act));
         let inputs = vec![(x, case.numbers.values(n_rows * dim))];
         let rows = rows(0, 0..n_rows as u32);
         let step = StepCase { rows, stages: 0..1, inputs, read: vec![x] };

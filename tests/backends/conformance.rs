@@ -6,7 +6,8 @@
 use ggml_types::types::REGISTRY;
 use sterna::backend::Backend;
 use sterna::program::{
-    Act, ActQuant, Embed, Expert, Experts, FfnIn, Linear, Logits, NormKind, ProjAdd, Row, RowsOf, Step,
+    Act, ActQuant, Embed, Expert, Experts, FfnIn, Gating, Groups, Linear, Logits, NormKind, ProjAdd, Routing,
+    Row, RowsOf, Step,
 };
 use support::case::{
     Case, Numbers, StepCase, backend, backends, backends_alternating, cpus, few_backends, limits, rows,
@@ -180,7 +181,40 @@ fn mixtures_of_experts() {
             let router = case.linear_with_bias(ty("f32"), n_experts, dim, none);
             let experts = case.experts([name; 3], [n_experts, dim, ffn_dim], none);
             let act = if name == "mxfp4" { Act::ClampedSwiglu } else { Act::Silu };
-            case.p.push("experts", Experts { x, norm, router, experts, n_used, act });
+            case.p.push("experts", Experts::of(x, norm, router, experts, n_used, act));
+            let inputs = vec![(x, case.numbers.values(n_rows * dim))];
+            let step = StepCase { rows: single(n_rows), stages: 0..1, inputs, read: vec![x] };
+            case.check(backends(), &shuffled_pages(1, 1), &[step]);
+        }
+    }
+}
+
+/// Every gating, with and without a bias, groups, normalisation and a factor; rows one by one and sorted.
+#[test]
+fn experts_chosen_by_other_scores() {
+    let plain = Routing::SOFTMAX;
+    let sigmoid = Routing { gating: Gating::Sigmoid, ..plain.clone() };
+    let groups = Some(Groups { n: 4, n_used: 2 });
+    for (routing, has_bias, n_experts) in [
+        (Routing { normalise: false, ..plain.clone() }, false, 7),
+        (Routing { scale: 1.75, ..plain.clone() }, true, 40),
+        (Routing { normalise: false, scale: 0.5, ..sigmoid.clone() }, false, 7),
+        (Routing { scale: 2.5, ..sigmoid.clone() }, true, 40),
+        (Routing { groups, ..sigmoid }, true, 40),
+        (Routing { groups, ..plain }, false, 8),
+    ] {
+        for n_rows in [1, 3, 21] {
+            let (dim, ffn_dim, n_used) = (64, 64, 3);
+            let case_name = format!("{routing:?}, bias: {has_bias}, {n_experts} experts, {n_rows} rows");
+            let mut case = Case::new(&case_name, limits(n_rows + 1, 1, 1));
+            let x = case.buf("x", dim);
+            let norm = case.norm(NormKind::Rms, dim);
+            let router = case.linear(ty("f32"), n_experts, dim, ActQuant::None);
+            let bias = has_bias.then(|| case.vector(n_experts, 0.0));
+            let experts = case.experts(["f16"; 3], [n_experts, dim, ffn_dim], ActQuant::None);
+            let routing = Routing { bias, ..routing.clone() };
+            let stage = Experts::of(x, norm, router, experts, n_used, Act::Silu);
+            case.p.push("experts", Experts { routing, ..stage });
             let inputs = vec![(x, case.numbers.values(n_rows * dim))];
             let step = StepCase { rows: single(n_rows), stages: 0..1, inputs, read: vec![x] };
             case.check(backends(), &shuffled_pages(1, 1), &[step]);
@@ -209,7 +243,7 @@ fn mixtures_of_experts_on_every_kernel() {
             let norm = case.norm(NormKind::Layer, dim);
             let router = case.linear_with_bias(ty("f16"), n_experts, dim, none);
             let experts = case.experts([gate, up, down], [n_experts, dim, ffn_dim], act);
-            case.p.push("experts", Experts { x, norm, router, experts, n_used, act: Act::Relu2 });
+            case.p.push("experts", Experts::of(x, norm, router, experts, n_used, Act::Relu2));
             let inputs = vec![(x, case.numbers.values(n_rows * dim))];
             let step = StepCase { rows: single(n_rows), stages: 0..1, inputs, read: vec![x] };
             case.check(simt(2).into_iter().collect(), &shuffled_pages(1, 1), &[step]);
@@ -233,7 +267,7 @@ fn expert_rows_do_not_depend_on_the_batch() {
                 down: case.linear(ty(name), dim, ffn_dim, act),
             })
             .collect();
-        case.p.push("experts", Experts { x, norm, router, experts, n_used, act: Act::Silu });
+        case.p.push("experts", Experts::of(x, norm, router, experts, n_used, Act::Silu));
         let inputs = case.numbers.values(n_rows * dim);
         let pages = shuffled_pages(1, 1);
         let Some(mut backend) = simt(5) else { return };

@@ -119,7 +119,7 @@ fn single_rows_quantised_per_block_match_the_oracle() {
         let norm = case.norm(NormKind::Layer, dim);
         let router = case.linear(ty, n_experts, dim, by_block);
         let experts = case.experts([name; 3], [n_experts, dim, ffn_dim], by_block);
-        case.p.push("experts", Experts { x: y, norm, router, experts, n_used: 2, act: Act::Silu });
+        case.p.push("experts", Experts::of(y, norm, router, experts, 2, Act::Silu));
         let norm = case.norm(NormKind::Rms, dim);
         let w = case.linear(ty, 33, dim, by_block);
         case.p.push("logits", Logits { x, norm, w, soft_cap: None, logits });

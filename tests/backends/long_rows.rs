@@ -81,7 +81,7 @@ fn experts_with_long_rows_match_the_oracle() {
         let norm = case.norm(NormKind::Rms, dim);
         let router = case.linear(ty("f32"), n_experts, dim, ActQuant::None);
         let experts = case.experts([name; 3], [n_experts, dim, ffn_dim], ActQuant::None);
-        case.p.push("experts", Experts { x, norm, router, experts, n_used, act: Act::Silu });
+        case.p.push("experts", Experts::of(x, norm, router, experts, n_used, Act::Silu));
         let inputs = vec![(x, case.numbers.values(n_rows * dim))];
         let step = StepCase { rows: rows(0, 0..n_rows as u32), stages: 0..1, inputs, read: vec![x] };
         let backends = card(48 << 10);

@@ -61,6 +61,7 @@ const CASES: &[Case] = &[
     plain("qwen3next/tiny-f16.gguf", "qwen3next/f16.hf-fp32"),
     plain("granitehybrid/tiny-f16.gguf", "granitehybrid/f16.hf-fp32"),
     plain("falcon-h1/tiny-f16.gguf", "falcon-h1/f16.hf-fp32"),
+    plain("glm4moe/tiny-f16.gguf", "glm4moe/f16.hf-fp32"),
     Case { int8: true, ..plain("llama-i2_s/tiny-i2_s.gguf", "llama-i2_s/i2_s.spec-fp64") },
 ];
 
@@ -104,7 +105,8 @@ fn logits_match_the_references() {
 }
 
 /// Folders of `shared/golden` with a prompt of 512 tokens and transformers' logits of some of its positions.
-const LONG: [&str; 7] = ["granite", "glm4", "phi3", "qwen3next", "lfm2", "granitehybrid", "falcon-h1"];
+const LONG: [&str; 9] =
+    ["granite", "glm4", "phi3", "qwen3next", "lfm2", "granitehybrid", "falcon-h1", "glm4moe", "granitemoe"];
 
 #[test]
 fn long_prompts_match_transformers() {

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use ggml_types::{by_name, kv_by_name};
 use sterna::program::{
-    Act, ActQuant, Attend, AttnIn, BasisId, Buf, Embed, Expert, Experts, FfnIn, Kv, KvDecl, KvWindow, Limits,
-    Linear, Logits, Norm, NormKind, PageTable, Program, ProjAdd, Rope, RopeId, RopeStyle, Row, RowsOf,
-    Sample, Stage, Step, Weight,
+    Act, ActQuant, Attend, AttnIn, BasisId, Buf, Embed, Expert, Experts, FfnIn, Groups, Kv, KvDecl, KvWindow,
+    Limits, Linear, Logits, Norm, NormKind, PageTable, Program, ProjAdd, Rope, RopeId, RopeStyle, Row,
+    RowsOf, Sample, Stage, Step, Weight,
 };
 
 /// Sizes of a BitNet model.
@@ -98,7 +98,7 @@ fn put_experts(p: &mut Program, n: usize, n_used: usize) {
     let down = stage!(p, "0.ffn_out", ProjAdd).w.clone();
     let router = Linear { w: p.weight("router", by_name("f32").unwrap(), 1, 256), ..up.clone() };
     let expert = Expert { gate: gate.expect("a gate"), up, down };
-    let stage = Experts { x, norm, router, experts: vec![expert; n], n_used, act: Act::Silu };
+    let stage = Experts::of(x, norm, router, vec![expert; n], n_used, Act::Silu);
     let at = p.stages.iter().position(|(label, _)| label == "0.ffn_in").expect("a stage");
     p.stages[at] = ("0.experts".into(), stage.into());
 }
@@ -196,6 +196,14 @@ const FAULTS: &[Fault] = &[
     ("more experts than there are", |p| put_experts(p, 1, 2), &["experts", "2 of 1 experts"]),
     ("no expert for a row", |p| put_experts(p, 1, 0), &["experts", "0 of 1 experts"]),
     ("a router for fewer experts", |p| put_experts(p, 2, 1), &["experts", "[2, 256]"]),
+    (
+        "a group of one expert",
+        |p| {
+            put_experts(p, 1, 1);
+            stage!(p, "0.experts", Experts).routing.groups = Some(Groups { n: 1, n_used: 1 });
+        },
+        &["experts", "1 groups of 1 experts"],
+    ),
     (
         "bias of an RMS norm",
         |p| {

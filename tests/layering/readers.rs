@@ -20,6 +20,7 @@ const STRUCTS: &[(&str, &[(&str, &str)])] = &[
     ("FfnIn", &[]),
     ("Experts", &[]),
     ("Expert", &[]),
+    ("Routing", &[("src/backend/cpu/", "routes by its function `choose`")]),
     ("Logits", &[]),
     ("Sample", &[]),
     ("Linear", &[]),

@@ -12,20 +12,22 @@ use sterna_program::{Expert, Experts};
 const CHUNK: usize = 8192;
 
 pub fn run(cx: &mut Cx<'_>, s: &Experts) -> Result<(), BackendError> {
-    let Experts { x, ref norm, ref router, ref experts, n_used, act } = *s;
+    let Experts { x, ref norm, ref router, ref routing, ref experts, n_used, act } = *s;
     let n = cx.step.rows.len();
     let k = cx.k.real;
     let norm = cx.weights.norm(norm);
     let x = &mut cx.bufs[x.0 as usize];
     let (dim, n_experts) = (x.cols, experts.len());
-    let Scratch { logits, order, choices, gate, h, product, sum } = &mut cx.scratch.experts;
+    let bias = routing.bias.map(|bias| cx.weights.vector(bias));
+    let Scratch { logits, order, scores, choices, gate, h, product, sum } = &mut cx.scratch.experts;
 
     let normed = |row: usize, out: &mut [f32]| norm.apply(k, &x.rows(n)[row * dim..][..dim], out);
     let logits = &mut logits[..n * n_experts];
     cx.layers.run(n, normed, false, [(router, &mut *logits)])?;
     choices.clear();
-    for (row, z) in logits.chunks_exact(n_experts).enumerate() {
-        choose(z, n_used, row, order, choices);
+    for (row, z) in logits.chunks_exact_mut(n_experts).enumerate() {
+        routing.choose(z, bias, n_used, order, scores);
+        choices.extend(order[..n_used].iter().map(|e| Choice { expert: *e, row, weight: z[*e] }));
     }
     choices.sort_unstable_by_key(|choice| (choice.expert, choice.row));
 
@@ -52,15 +54,4 @@ pub fn run(cx: &mut Cx<'_>, s: &Experts) -> Result<(), BackendError> {
     }
     x.rows_mut(n).iter_mut().zip(sum).for_each(|(x, sum)| *x += *sum);
     Ok(())
-}
-
-/// Appends a row's `n_used` experts with the largest logits `z`, weighted with the softmax over these.
-fn choose(z: &[f32], n_used: usize, row: usize, order: &mut Vec<usize>, choices: &mut Vec<Choice>) {
-    order.clear();
-    order.extend(0..z.len());
-    order.sort_unstable_by(|a, b| z[*b].total_cmp(&z[*a]).then(a.cmp(b)));
-    let chosen = &order[..n_used];
-    let weight = |expert: &usize| (z[*expert] - z[chosen[0]]).exp();
-    let total: f32 = chosen.iter().map(weight).sum();
-    choices.extend(chosen.iter().map(|e| Choice { expert: *e, row, weight: weight(e) / total }));
 }

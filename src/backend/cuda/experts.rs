@@ -2,9 +2,10 @@
 //!
 //! Steps of a few rows process their slots one by one, a slot being one expert of one row: the router's
 //! logits, then gate and up of the slots, whose kernel chooses the experts, then down of the slots, whose
-//! kernel adds them up. In larger steps the rows are sorted by expert between the router and the gate, so
-//! that an expert's weights are read once per tile of rows, and a separate launch adds up the products. A
-//! row's result has the same bits either way, except for types whose tiles use tensor cores.
+//! kernel adds them up. A routing other than the softmax of the chosen logits is a launch of its own. In
+//! larger steps the rows are sorted by expert between the router and the gate, so that an expert's weights
+//! are read once per tile of rows, and a separate launch adds up the products. A row's result has the same
+//! bits either way, except for types whose tiles use tensor cores.
 
 use super::combine::{self, Combine};
 use super::cx::{Cx, Place, words};
@@ -21,11 +22,12 @@ use super::mixture::{
 };
 use super::op::Op;
 use super::params::{
-    ACT_NONE, EXPERTS_MAX, EXPERTS_MAX_USED, ExpertsParams, InputParams, LINEAR_THREADS, MIX_THREADS,
-    MMA_HALVES_SHARED_BYTES, MMA_ROWS, MixParams, NextWeights, ROUTE_THREADS, RouteParams, RoutesParams,
+    ACT_NONE, EXPERTS_MAX, EXPERTS_MAX_USED, ExpertsParams, GROUPS_MAX, InputParams, LINEAR_THREADS,
+    MIX_THREADS, MMA_HALVES_SHARED_BYTES, MMA_ROWS, MixParams, NextWeights, ROUTE_THREADS, ROUTING_CHOSEN,
+    ROUTING_SIGMOID, ROUTING_SOFTMAX, RouteParams, RoutesParams, RoutingParams,
 };
 use crate::Macs;
-use sterna_program::{Act, Expert, Experts, Linear, Norm, Program, RowsOf};
+use sterna_program::{Act, Expert, Experts, Gating, Groups, Linear, Norm, Program, Routing, RowsOf};
 
 pub const STAGE: &str = "experts";
 /// The kernel for tiles of rows.
@@ -92,6 +94,34 @@ fn routes(cx: &Cx<'_>, s: &Experts) -> RoutesParams {
     let Mixture { choices, tiles, n_tiles, rows, counts, arrived, .. } = cx.memory.mixture;
     let (n_experts, n_used) = (s.experts.len() as u32, s.n_used as u32);
     RoutesParams { choices, tiles, n_tiles, rows, counts, arrived, n_experts, n_used }
+}
+
+/// The launch that chooses the experts of each row; `sorts` also sorts the rows by expert.
+fn route(cx: &Cx<'_>, s: &Experts, logits: Address, sorts: bool) -> Launch {
+    let Routing { gating, bias, groups, normalise, scale } = s.routing;
+    let of_gating = match gating {
+        _ if s.routing.is_softmax_of_chosen() => ROUTING_CHOSEN,
+        Gating::Softmax => ROUTING_SOFTMAX,
+        Gating::Sigmoid => ROUTING_SIGMOID,
+    };
+    let Groups { n, n_used } = groups.unwrap_or(Groups { n: 0, n_used: 0 });
+    let routing = RoutingParams {
+        bias: bias.map_or(0, |bias| cx.weights[bias.0 as usize].data),
+        gating: of_gating,
+        normalise: u32::from(normalise),
+        scale,
+        group_size: s.experts.len().checked_div(n).unwrap_or(0) as u32,
+        n_groups: n as u32,
+        n_groups_used: n_used as u32,
+    };
+    let mut routes = routes(cx, s);
+    if !sorts {
+        routes.tiles = 0;
+    }
+    let step = cx.memory.step.tables(NextWeights { data: 0, bytes: 0 });
+    let params = RouteParams { step, routes, routing, logits };
+    let blocks = cx.shape.rows.div_ceil(ROUTE_THREADS as usize / 32);
+    by_row(cx, ROUTE, [blocks, 1], ROUTE_THREADS, &params)
 }
 
 /// The launch of a layer; `change` modifies its parameters last.
@@ -172,6 +202,9 @@ impl Op for &Experts {
         if s.experts.len() > EXPERTS_MAX as usize || s.n_used > EXPERTS_MAX_USED as usize {
             return Err(format!("more than {EXPERTS_MAX} experts, or more than {EXPERTS_MAX_USED} per row"));
         }
+        if s.routing.groups.is_some_and(|groups| groups.n > GROUPS_MAX as usize) {
+            return Err(format!("more than {GROUPS_MAX} groups of experts"));
+        }
         let all = s.experts.iter().flat_map(|expert| LAYERS.map(|layer| layer(expert)));
         if all.chain([&s.router]).any(|linear| linear.basis.is_some()) {
             return Err("experts in a rotated basis".to_owned());
@@ -220,7 +253,8 @@ impl Op for &Experts {
 
     fn launches(&self, cx: &Cx<'_>) -> Vec<Launch> {
         let s = *self;
-        let Experts { x: buf, ref norm, ref router, ref experts, n_used, act } = *s;
+        let Experts { x: buf, ref norm, ref router, ref routing, ref experts, n_used, act } = *s;
+        let routes_first = !routing.is_softmax_of_chosen();
         let (p, rows) = (cx.p, cx.shape.rows);
         let sorted = is_sorted(p, s, cx.limits, rows);
         let Mixture { logits, gates, hidden, products, .. } = cx.memory.mixture;
@@ -237,12 +271,11 @@ impl Op for &Experts {
             let lanes_log2 = geometry::lanes_log2(cx.limits, chunks, work);
             let blocks = Blocks::by_tile(cx, router, rows.div_ceil(MMA_ROWS as usize), work, lanes_log2);
             all.push(launch(cx, s, &of_all, &blocks, |params| params.routes.n_tiles = 0));
-            let step = cx.memory.step.tables(NextWeights { data: 0, bytes: 0 });
-            let params = RouteParams { step, routes: routes(cx, s), logits };
-            let blocks = rows.div_ceil(ROUTE_THREADS as usize / 32);
-            all.push(by_row(cx, ROUTE, [blocks, 1], ROUTE_THREADS, &params));
         } else {
             all.extend(self::router(s, Place::At(logits)).launches(cx));
+        }
+        if sorted || routes_first {
+            all.push(route(cx, s, logits, sorted));
         }
         let blocks = |layer: usize| match sorted {
             true => {
@@ -252,7 +285,8 @@ impl Op for &Experts {
             }
             false => Blocks::by_slot(cx, s, layer),
         };
-        let choose = |params: &mut ExpertsParams| params.logits = if sorted { 0 } else { logits };
+        let choose =
+            |params: &mut ExpertsParams| params.logits = if sorted || routes_first { 0 } else { logits };
         let of =
             |at: usize, act: u32, out: Address| Layer { linear: LAYERS[at](first), at, act, x, norm, out };
         if has_pairs(p, s) {

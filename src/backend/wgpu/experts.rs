@@ -10,7 +10,9 @@ use super::upload::{self, DeviceWeight};
 use super::weight::WeightFormat;
 use super::{Cx, Device, Dispatch, Grid, ffn_in};
 use crate::BackendError;
-use sterna_program::{ActQuant, Expert, Experts, Linear, Program, RowsOf, Stage, Weight};
+use sterna_program::{
+    ActQuant, Expert, Experts, Gating, Groups, Linear, Program, Routing, RowsOf, Stage, Weight,
+};
 
 const LAYERS: [fn(&Expert) -> &Linear; 3] =
     [|expert| &expert.gate, |expert| &expert.up, |expert| &expert.down];
@@ -59,7 +61,24 @@ pub fn fresh_bytes(p: &Program, s: &Experts) -> u64 {
 
 /// Bytes of the routing tables; shaders/experts.wgsl documents their layout.
 pub fn route_bytes(p: &Program, s: &Experts) -> u64 {
-    4 * slots(p, s).saturating_mul(4).saturating_add(s.experts.len() + 1) as u64
+    let scores = p.limits.rows.saturating_mul(s.experts.len());
+    4 * slots(p, s).saturating_mul(4).saturating_add(scores).saturating_add(s.experts.len() + 1) as u64
+}
+
+/// The parameters of a routing, in the order of shaders/experts.wgsl. `bias` is the index of its bias in the
+/// constants.
+fn routing_params(routing: &Routing, n_experts: usize, bias: impl Fn(Weight) -> u32) -> [u32; 8] {
+    let Routing { gating, bias: of, groups, normalise, scale } = *routing;
+    let gating = match gating {
+        _ if routing.is_softmax_of_chosen() => 0,
+        Gating::Softmax => 1,
+        Gating::Sigmoid => 2,
+    };
+    let Groups { n, n_used } = groups.unwrap_or(Groups { n: 1, n_used: 1 });
+    let of_group = n_experts / n;
+    let sizes = [of_group, n, n_used].map(|size| size as u32);
+    let bias = of.map_or(ABSENT, bias);
+    [gating, u32::from(normalise), scale.to_bits(), bias, sizes[0], sizes[1], sizes[2], 0]
 }
 
 /// Copies the weights of each layer's experts into shared buffers.
@@ -112,7 +131,7 @@ struct Products<'a> {
 }
 
 pub fn dispatches<'a>(cx: &Cx<'a>, s: &'a Experts) -> Vec<Dispatch<'a>> {
-    let Experts { x, ref norm, ref router, ref experts, n_used, act } = *s;
+    let Experts { x, ref norm, ref router, ref routing, ref experts, n_used, act } = *s;
     let (memory, dim) = (cx.memory, cx.p.buf_decl(x).cols);
     let (n_experts, n_used) = (experts.len(), n_used as u32);
     let ffn_dim = cx.p.weight_decl(experts[0].up.w).rows;
@@ -130,7 +149,10 @@ pub fn dispatches<'a>(cx: &Cx<'a>, s: &'a Experts) -> Vec<Dispatch<'a>> {
         grid,
     };
     let a_row = |x| Grid::Rows { x, rows: RowsOf::Step };
-    all.push(on_routes(Kernel::Route, vec![&memory.step.buffer, fresh, routes], a_row(1)));
+    let of_routing = routing_params(routing, experts.len(), |bias| cx.constant(bias));
+    let buffers = vec![&memory.step.buffer, fresh, routes, &memory.constants];
+    let route = on_routes(Kernel::Route, buffers, a_row(1));
+    all.push(Dispatch { params: [route.params, of_routing.to_vec()].concat(), ..route });
     all.push(on_routes(Kernel::Group, vec![&memory.step.buffer, routes], Grid::Once));
 
     let [gates, ups, downs] = layers(s);

@@ -1,9 +1,13 @@
 //! The inputs of experts, which are internal to a stage. The router and the first half of each expert run
 //! again as stages of a separate program, on the rows that the router sends to the expert.
 
-use super::{Normalise, name_of};
+use super::{Normalise, name_of, vector};
 use sterna_backend::{Backend, BackendError, Exec, WeightId};
-use sterna_program::{Buf, Experts, FfnIn, Linear, PageTable, Program, ProjAdd, Row, RowsOf, Stage, Step};
+use sterna_engine::Error;
+use sterna_model::Model;
+use sterna_program::{
+    Buf, Experts, FfnIn, Linear, PageTable, Program, ProjAdd, Routing, Row, RowsOf, Stage, Step,
+};
 
 /// The mixtures of a model.
 pub(super) struct Mixtures {
@@ -20,6 +24,9 @@ pub(super) struct Layer {
     /// Its first stage in the program of the mixtures: the router, followed by the experts.
     first: usize,
     n_used: usize,
+    routing: Routing,
+    /// Values of its bias.
+    bias: Option<Vec<f32>>,
     /// Logits of the router.
     z: Buf,
     /// Buffer of an expert's `h`.
@@ -35,21 +42,21 @@ pub(super) struct Layer {
 }
 
 impl Mixtures {
-    /// The mixtures of a program whose weights are uploaded; `None` if it has none.
+    /// The mixtures of a program whose weights are uploaded, with their [`biases`]; `None` if it has none.
     pub fn new(
         model: &Program,
         backend: &mut dyn Backend,
         weights: &[WeightId],
+        biases: Vec<Option<Vec<f32>>>,
     ) -> Result<Option<Self>, BackendError> {
         let mut program = Program::new(model.name.clone(), model.limits);
         program.weights.clone_from(&model.weights);
         let mut layers = Vec::new();
         let mut x = None;
-        for (stage, (label, what)) in model.stages.iter().enumerate() {
-            let Stage::Experts(s) = what else { continue };
+        for ((stage, label, s), bias) in mixtures(model).zip(biases) {
             let dim = model.buf_decl(s.x).cols;
             let x = *x.get_or_insert_with(|| program.buf("x", RowsOf::Step, dim));
-            layers.push(Layer::new(stage, label, s, &mut program, x));
+            layers.push(Layer { bias, ..Layer::new(stage, label, s, &mut program, x) });
         }
         let Some(x) = x else { return Ok(None) };
         let exec = backend.compile(&program, weights)?;
@@ -76,9 +83,9 @@ impl Mixtures {
         backend.run_stages(self.exec, layer.first..layer.first + 1, &step)?;
         backend.read(self.exec, layer.z, 0, &mut z)?;
         let mut chosen: Vec<Vec<usize>> = vec![Vec::new(); n_experts];
-        for (row, z) in z.chunks_exact(n_experts).enumerate() {
-            let mut order: Vec<usize> = (0..n_experts).collect();
-            order.sort_by(|a, b| z[*b].total_cmp(&z[*a]));
+        let (mut order, mut scores) = (Vec::new(), Vec::new());
+        for (row, z) in z.chunks_exact_mut(n_experts).enumerate() {
+            layer.routing.choose(z, layer.bias.as_deref(), layer.n_used, &mut order, &mut scores);
             order[..layer.n_used].iter().for_each(|expert| chosen[*expert].push(row));
         }
         let ffn_dim = self.program.buf_decl(layer.h).cols;
@@ -115,6 +122,20 @@ impl Mixtures {
     }
 }
 
+/// Stage, label and content of each mixture.
+fn mixtures(program: &Program) -> impl Iterator<Item = (usize, &str, &Experts)> {
+    program.stages.iter().enumerate().filter_map(|(at, (label, stage))| match stage {
+        Stage::Experts(s) => Some((at, label.as_str(), s)),
+        _ => None,
+    })
+}
+
+/// The biases of the mixtures' routings.
+pub(super) fn biases(model: &Model) -> Result<Vec<Option<Vec<f32>>>, Error> {
+    let of = |routing: &Routing| routing.bias.map(|bias| vector(model, bias)).transpose();
+    mixtures(&model.program).map(|(_, _, s)| of(&s.routing)).collect()
+}
+
 impl Layer {
     fn new(stage: usize, label: &str, s: &Experts, program: &mut Program, x: Buf) -> Self {
         let (n_experts, dim) = (s.experts.len(), program.buf_decl(x).cols);
@@ -140,6 +161,8 @@ impl Layer {
             stage,
             first,
             n_used: s.n_used,
+            routing: s.routing.clone(),
+            bias: None,
             z,
             h,
             outer,

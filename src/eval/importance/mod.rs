@@ -11,7 +11,7 @@ use sterna_backend::{self as backend, Backend, Exec};
 use sterna_engine::{self as engine, EngineOptions, Error};
 use sterna_gguf::Gguf;
 use sterna_model::Model;
-use sterna_program::{Buf, Limits, Linear, Norm, NormKind, PageTable, Program, Row, Stage, Step};
+use sterna_program::{Buf, Limits, Linear, Norm, NormKind, PageTable, Program, Row, Stage, Step, Weight};
 
 /// Reason why inputs cannot be measured.
 #[derive(Debug, thiserror::Error)]
@@ -72,12 +72,13 @@ impl Importance {
         let options = super::one_text(options, n);
         let model = engine::model(gguf, &options)?;
         let inputs = inputs(&model)?;
+        let biases = experts::biases(&model)?;
         let Model { program, weights, .. } = model;
         let mut backend = backend::open("cpu", options.n_threads()).map_err(Error::from)?;
         engine::fits(&backend.plan(&program).map_err(Error::from)?, n)?;
         let ids = engine::upload(&mut *backend, weights, &program, options.n_threads(), |_| ())?;
         let exec = backend.compile(&program, &ids).map_err(Error::from)?;
-        let mixtures = Mixtures::new(&program, &mut *backend, &ids).map_err(Error::from)?;
+        let mixtures = Mixtures::new(&program, &mut *backend, &ids, biases).map_err(Error::from)?;
         Ok(Self { backend, exec, program, inputs, mixtures, n_rows: 0 })
     }
 
@@ -150,17 +151,8 @@ impl Inputs {
 
 impl Normalise {
     fn of(norm: &Norm, model: &Model) -> Result<Self, Error> {
-        let values = |weight: sterna_program::Weight| {
-            let tensor = model.weights[weight.0 as usize].read()?;
-            let mut values = vec![0.0; tensor.cols];
-            tensor
-                .ty
-                .decode_row(&tensor.bytes, tensor.rows, 0, &mut values)
-                .expect("the program was checked");
-            Ok::<_, Error>(values)
-        };
         let Norm { kind, weight, bias, eps } = *norm;
-        let (weight, bias) = (values(weight)?, bias.map(values).transpose()?);
+        let (weight, bias) = (vector(model, weight)?, bias.map(|bias| vector(model, bias)).transpose()?);
         Ok(Self { kind, eps: f64::from(eps), weight, bias })
     }
 
@@ -205,6 +197,15 @@ fn inputs(model: &Model) -> Result<Vec<Inputs>, Error> {
         }
     }
     Ok(found)
+}
+
+/// Values of a vector.
+fn vector(model: &Model, weight: Weight) -> Result<Vec<f32>, Error> {
+    let tensor = model.weights[weight.0 as usize].read()?;
+    let mut values = vec![0.0; tensor.cols];
+    let decoded = tensor.ty.decode_row(&tensor.bytes, tensor.rows, 0, &mut values);
+    decoded.expect("the program was checked");
+    Ok(values)
 }
 
 /// GGUF name of a layer's weight, or of the tensor that it is a part of.

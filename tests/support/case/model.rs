@@ -104,7 +104,7 @@ impl Model {
                 };
                 let experts = (0..n_experts).map(expert).collect();
                 let act = Act::Silu;
-                case.p.push(format!("{i}.experts"), Experts { x, norm, router, experts, n_used, act });
+                case.p.push(format!("{i}.experts"), Experts::of(x, norm, router, experts, n_used, act));
                 continue;
             }
             let Some(h) = h else { continue };

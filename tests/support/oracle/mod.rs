@@ -15,8 +15,9 @@ use std::ops::Range;
 use delta::SlotState;
 use ggml_types::HostTensor;
 use sterna::program::{
-    Act, ActQuant, Attend, AttnIn, BasisId, Buf, Embed, Expert, Experts, FfnIn, KvDecl, Linear, Logits, Norm,
-    NormKind, PAGE, Program, ProjAdd, ProjIn, Rope, RopeStyle, Sample, Stage, Step, Weight,
+    Act, ActQuant, Attend, AttnIn, BasisId, Buf, Embed, Expert, Experts, FfnIn, Gating, KvDecl, Linear,
+    Logits, Norm, NormKind, PAGE, Program, ProjAdd, ProjIn, Rope, RopeStyle, Routing, Sample, Stage, Step,
+    Weight,
 };
 pub use value::Near;
 use value::{EPS, SUM};
@@ -227,33 +228,70 @@ impl<'a> Oracle<'a> {
     }
 
     fn experts(&mut self, s: &Experts, step: &Step<'_>) {
-        let Experts { x: to, ref norm, ref router, ref experts, n_used, act } = *s;
+        let Experts { x: to, ref norm, ref router, ref routing, ref experts, n_used, act } = *s;
         for r in 0..step.rows.len() {
             let n = self.norm(norm, self.row(to, r));
             let z = self.linear(router, &n);
-            let mut order: Vec<usize> = (0..z.len()).collect();
-            order.sort_by(|a, b| z[*b].v.total_cmp(&z[*a].v));
-            let chosen = &order[..n_used];
-            let largest = z[chosen[0]];
-            // As in attention: an error of z is a relative error of its weight, and the error of the sum is
-            // at most the largest of them.
-            let weights: Vec<f64> = chosen.iter().map(|e| (z[*e].v - largest.v).exp()).collect();
-            let total: f64 = weights.iter().sum();
-            let worst = chosen.iter().map(|e| (z[*e].err + EPS * z[*e].v.abs()).exp_m1()).fold(0.0, f64::max);
-            let relative = 2.0 * worst + 2.0 * 3e-7 + 2.0 * SUM;
             let mut sum = vec![Near::exact(0.0); n.len()];
-            for (e, weight) in chosen.iter().zip(weights) {
-                let Expert { gate, up, down } = &experts[*e];
+            for (e, weight) in self.route(routing, &z, n_used) {
+                let Expert { gate, up, down } = &experts[e];
                 let (gate, up) = (self.linear(gate, &n), self.linear(up, &n));
                 let h: Vec<_> = gate.iter().zip(up).map(|(g, u)| gated(act, *g, u)).collect();
-                let p = Near { v: weight / total, err: relative * weight / total };
                 for (sum, y) in sum.iter_mut().zip(self.linear(down, &h)) {
-                    *sum = sum.plus(y.times(p));
+                    *sum = sum.plus(y.times(weight));
                 }
             }
             let x: Vec<_> = self.row(to, r).iter().zip(sum).map(|(x, y)| x.plus(y)).collect();
             self.set_row(to, r, &x);
         }
+    }
+
+    /// The experts that a row chooses by its logits, with their weights.
+    fn route(&self, routing: &Routing, z: &[Near], n_used: usize) -> Vec<(usize, Near)> {
+        let Routing { gating, bias, groups, normalise, scale } = *routing;
+        let largest = z.iter().map(|z| z.v).fold(f64::NEG_INFINITY, f64::max);
+        // Probabilities; those of a softmax before the division by their sum.
+        let p: Vec<f64> = z
+            .iter()
+            .map(|z| match gating {
+                Gating::Softmax => (z.v - largest).exp(),
+                Gating::Sigmoid => sigmoid(*z).v,
+            })
+            .collect();
+        let all: f64 = if gating == Gating::Softmax { p.iter().sum() } else { 1.0 };
+        let bias = |e: usize| bias.map_or(0.0, |bias| self.weights[bias.0 as usize][e]);
+        let score: Vec<f64> = p.iter().enumerate().map(|(e, p)| p / all + bias(e)).collect();
+        let group_size = z.len() / groups.map_or(1, |groups| groups.n);
+        let mut best: Vec<(f64, usize)> = score
+            .chunks(group_size)
+            .map(|scores| {
+                let mut scores = scores.to_vec();
+                scores.sort_by(|a, b| b.total_cmp(a));
+                scores.iter().take(2).sum()
+            })
+            .zip(0..)
+            .collect();
+        best.sort_by(|a: &(f64, usize), b| b.0.total_cmp(&a.0));
+        best.truncate(groups.map_or(1, |groups| groups.n_used));
+        let mut chosen: Vec<usize> =
+            best.iter().flat_map(|(_, group)| group * group_size..(group + 1) * group_size).collect();
+        chosen.sort_by(|a, b| score[*b].total_cmp(&score[*a]));
+        chosen.truncate(n_used);
+        let total = if normalise { chosen.iter().map(|e| p[*e]).sum() } else { all };
+        // As in attention, an error of z is a relative error of its exponential, and the error of a sum is at
+        // most the largest of its terms. A sigmoid has the error of its own. The sum of a softmax over all is
+        // rounded, and so is that of the chosen.
+        let relative = |e: usize| match gating {
+            Gating::Softmax => (z[e].err + EPS * z[e].v.abs()).exp_m1() + 3e-7,
+            Gating::Sigmoid => sigmoid(z[e]).err / p[e],
+        };
+        let summed = if normalise { chosen.clone() } else { (0..z.len()).collect() };
+        let of_sum = summed.into_iter().map(relative).fold(0.0, f64::max) + 3.0 * SUM;
+        let weight = |e: usize| {
+            let v = p[e] / total;
+            Near { v, err: (relative(e) + of_sum) * v }.times(Near::exact(f64::from(scale)))
+        };
+        chosen.into_iter().map(|e| (e, weight(e))).collect()
     }
 
     fn logits(&mut self, s: &Logits, step: &Step<'_>) {

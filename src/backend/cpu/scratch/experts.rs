@@ -29,8 +29,10 @@ impl Shape {
 pub struct Scratch {
     /// Logits of the router, `[rows, n_experts]`.
     pub logits: Aligned<f32>,
-    /// Experts of the current row, by descending logit.
+    /// Experts of the current row, best first.
     pub order: Vec<usize>,
+    /// Their scores.
+    pub scores: Vec<f32>,
     pub choices: Vec<Choice>,
     /// Gate projections of one expert's rows, `[rows, ffn_dim]`.
     pub gate: Aligned<f32>,
@@ -57,6 +59,7 @@ impl Scratch {
         Self {
             logits: on.aligned(rows.saturating_mul(n_experts)),
             order: on.room(n_experts),
+            scores: on.room(n_experts),
             choices: on.room(rows.saturating_mul(n_used)),
             gate: on.aligned(rows.saturating_mul(ffn_dim)),
             h: on.aligned(rows.saturating_mul(ffn_dim)),

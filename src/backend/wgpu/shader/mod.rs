@@ -249,7 +249,7 @@ impl Kernel {
             Self::Input { .. } => &[R, R, R, W, W],
             Self::Linear { experts: true, .. } => &[R, R, R, R, R, W, R, R],
             Self::Linear { .. } => &[R, R, R, R, R, W],
-            Self::Route => &[R, R, W],
+            Self::Route => &[R, R, W, R],
             Self::Group => &[R, W],
             Self::Mix => &[R, R, R, W],
             Self::TokenTypes => &[R, R, W],

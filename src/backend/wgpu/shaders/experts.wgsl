@@ -9,6 +9,7 @@
 //   [R K]: the experts of each row, in order
 //   [R K]: their slots
 //   [R K]: their weights
+//   [R E]: the scores of all experts, as ordered bits; 0 if an expert cannot be chosen
 //
 // The rows of an expert keep their order in the step, so results do not depend on the scheduling of threads.
 #if part == "route"
@@ -22,6 +23,19 @@ struct Params {
     // R K.
     slots: u32,
     dim: u32,
+#if part == "route"
+    // Scores: 0 the logits, whose softmax over the chosen experts are the weights; 1 their softmax over all
+    // experts; 2 their sigmoid.
+    gating: u32,
+    normalise: u32,
+    scale: f32,
+    // Index in the constants of what is added to the scores, or ABSENT.
+    bias: u32,
+    group_size: u32,
+    n_groups: u32,
+    n_groups_used: u32,
+    unused: u32,
+#endif
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -48,6 +62,13 @@ fn weights_at(i: u32) -> u32 {
 // others. Reads the router's products [rows, E].
 @group(0) @binding(2) var<storage, read> router: array<u32>;
 @group(0) @binding(3) var<storage, read_write> routes: array<u32>;
+@group(0) @binding(4) var<storage, read> constants: array<f32>;
+
+const ABSENT = 0xffffffffu;
+
+fn scores_at(i: u32) -> u32 {
+    return rows_at(4u * params.slots + i);
+}
 
 // One bit per expert.
 var<workgroup> chosen: array<atomic<u32>, #{most_experts // 32}>;
@@ -69,6 +90,35 @@ fn add(a: f32, b: f32) -> f32 {
     return a + b;
 }
 
+// Of a softmax, the exponential relative to the largest logit, divided by `total`.
+fn probability(z: f32, largest: f32, total: f32) -> f32 {
+    if (params.gating == 2u) {
+        return 1.0 / (1.0 + exp_near(-z));
+    }
+    return divide_rounded(exp_near(z - largest), total);
+}
+
+// Sum of the two largest scores of a group; `of_row` is the first score of the row.
+fn group_score(of_row: u32, group: u32) -> f32 {
+    var two = vec2(0u);
+    for (var i = 0u; i < params.group_size; i++) {
+        let score = routes[scores_at(of_row + group * params.group_size + i)];
+        two = select(vec2(two.x, max(two.y, score)), vec2(score, two.x), score > two.x);
+    }
+    return float_of(two.x) + float_of(two.y);
+}
+
+fn is_of_best_groups(of_row: u32, expert: u32) -> bool {
+    let own = expert / params.group_size;
+    let score = group_score(of_row, own);
+    var better = 0u;
+    for (var group = 0u; group < params.n_groups; group++) {
+        let other = group_score(of_row, group);
+        better += u32(other > score || (other == score && group < own));
+    }
+    return better < params.n_groups_used;
+}
+
 fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
     let of_row = workgroup.y * params.n_experts;
     for (var i = thread; 32u * i < params.n_experts; i += THREADS) {
@@ -79,20 +129,58 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
         most = max(most, ordered(router[of_row + expert]));
     }
     let largest = float_of(reduce_max(most));
+    var all = 1.0;
+    if (params.gating == 1u) {
+        var sum = 0.0;
+        for (var expert = thread; expert < params.n_experts; expert += THREADS) {
+            sum += exp_near(bitcast<f32>(router[of_row + expert]) - largest);
+        }
+        all = reduce_sum(sum);
+    }
+    for (var expert = thread; expert < params.n_experts; expert += THREADS) {
+        var score = bitcast<f32>(router[of_row + expert]);
+        if (params.gating != 0u) {
+            score = probability(score, largest, all);
+        }
+        if (params.bias != ABSENT) {
+            score += constants[params.bias + expert];
+        }
+        routes[scores_at(of_row + expert)] = ordered(bitcast<u32>(score));
+    }
+    storageBarrier();
+    if (params.n_groups > 1u) {
+        // First the bits of all experts outside the best groups, then their scores: other threads still read
+        // these.
+        for (var expert = thread; expert < params.n_experts; expert += THREADS) {
+            if (!is_of_best_groups(of_row, expert)) {
+                atomicOr(&chosen[expert / 32u], 1u << (expert % 32u));
+            }
+        }
+        workgroupBarrier();
+        for (var expert = thread; expert < params.n_experts; expert += THREADS) {
+            let bit = 1u << (expert % 32u);
+            if ((atomicAnd(&chosen[expert / 32u], ~bit) & bit) != 0u) {
+                routes[scores_at(of_row + expert)] = 0u;
+            }
+        }
+        workgroupBarrier();
+        storageBarrier();
+    }
     var sum = 0.0;
     for (var expert = thread; expert < params.n_experts; expert += THREADS) {
-        let mine = ordered(router[of_row + expert]);
+        let mine = routes[scores_at(of_row + expert)];
         var better = 0u;
         for (var other = 0u; other < params.n_experts; other++) {
-            let its = ordered(router[of_row + other]);
+            let its = routes[scores_at(of_row + other)];
             better += u32(its > mine || (its == mine && other < expert));
         }
         if (better < params.n_used) {
             atomicOr(&chosen[expert / 32u], 1u << (expert % 32u));
-            sum += exp_near(float_of(mine) - largest);
+            sum += probability(bitcast<f32>(router[of_row + expert]), largest, all);
         }
     }
-    let total = reduce_sum(sum);
+    let of_chosen = reduce_sum(sum);
+    let total = select(1.0, max(of_chosen, 1e-20), params.normalise == 1u);
     for (var expert = thread; expert < params.n_experts; expert += THREADS) {
         let word = atomicLoad(&chosen[expert / 32u]);
         if (((word >> (expert % 32u)) & 1u) == 1u) {
@@ -102,9 +190,9 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
                 before += countOneBits(atomicLoad(&chosen[i]));
             }
             let at = workgroup.y * params.n_used + before;
-            let weight = exp_near(float_of(ordered(router[of_row + expert])) - largest);
+            let weight = probability(bitcast<f32>(router[of_row + expert]), largest, all);
             routes[experts_at(at)] = expert;
-            routes[weights_at(at)] = bitcast<u32>(divide_rounded(weight, total));
+            routes[weights_at(at)] = bitcast<u32>(divide_rounded(weight, total) * params.scale);
         }
     }
 }
