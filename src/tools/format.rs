@@ -170,7 +170,6 @@ const WORDS: &[(&[&str], Format)] = &[
     (&["<|tool_calls_section_begin|>", "<|tool_call_argument_begin|>"], Format::KimiK2),
     (&["<start_function_call>", "<escape>"], Format::FunctionGemma),
     (&["<|tool_list_start|>"], Format::Lfm2),
-    (&["<|tool_call_start|>"], Format::Lfm2),
     (&["List of tools: ["], Format::Lfm2),
     (&["<seed:tool_call>", "<function="], Format::SeedOss),
     (&["<minimax:tool_call>", "<invoke name="], Format::MiniMax),
