@@ -2,9 +2,9 @@
 //
 // mamba_scan: a block owns a head of a run (consecutive rows of one sequence); x = head, y = run. Its threads
 // hold the head's state matrix S in registers over all rows: thread t has column t % head_dim of the values
-// and elements MAMBA_PART * (t / head_dim) .. of the keys; threads beyond them only load. Rows are loaded into
-// shared memory MAMBA_ROWS at a time, so a row itself needs no barrier: the partial sums of its outputs are
-// added after all of these rows. Writes y = S C + skip x.
+// and elements MAMBA_PART * (t / head_dim) .. of the keys; threads beyond them only load. Rows are loaded
+// into shared memory MAMBA_ROWS at a time, so a row itself needs no barrier: the partial sums of its outputs
+// are added after all of these rows. Writes y = S C + skip x.
 //
 // mamba_gate: a block owns a group of heads of a row; x = group, y = row. Multiplies by silu(z), then
 // normalises.

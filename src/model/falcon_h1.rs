@@ -1,5 +1,5 @@
-//! Falcon-H1: each layer adds attention and Mamba-2 of the same norm, then a feed-forward network. Its factors
-//! are folded into the weights of files.
+//! Falcon-H1: each layer adds attention and Mamba-2 of the same norm, then a feed-forward network. Its
+//! factors are folded into the weights of files.
 
 use super::mixer::{Attention, MambaLayers, gated_ffn};
 use super::{Architecture, Builder, ModelError};

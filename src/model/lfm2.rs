@@ -1,4 +1,5 @@
-//! LFM2 and LFM2.5: layers with a short convolution, which is gated before and after, and some with attention.
+//! LFM2 and LFM2.5: layers with a short convolution, which is gated before and after, and some with
+//! attention.
 //!
 //! Layers without KV heads have the convolution. The final norm is stored under the name of the embedding's.
 

@@ -1,6 +1,7 @@
 //! Parts of layers that hybrids combine: attention, a Mamba-2 recurrence, a feed-forward network.
 //!
-//! Each pushes its stages up to the last projection, which is returned: a layer may have two parts on one norm.
+//! Each pushes its stages up to the last projection, which is returned: a layer may have two parts on one
+//! norm.
 
 use std::ops::RangeInclusive;
 

@@ -129,7 +129,7 @@ pub enum MambaForm {
     Granite,
     /// `falcon-h1`: every layer has both, and a feed-forward network.
     Falcon,
-    /// `nemotron_h`: each layer has one of these, in turn Mamba-2, a feed-forward network, Mamba-2, attention.
+    /// `nemotron_h`: each layer has one part, in turn Mamba-2, a feed-forward network, Mamba-2, attention.
     Nemotron,
 }
 

@@ -42,9 +42,6 @@ pub const PYTHON: Notation = Notation {
     word_ends: ",()[]{}\"' \n\t\r",
 };
 
-/// Around LFM2's list of calls, in Python notation.
-pub const LFM2_MARKS: [&str; 2] = ["<|tool_call_start|>", "<|tool_call_end|>"];
-
 /// Gemma 3's `tool_code`: Python notation; the call may be wrapped in `print(` and the function may have a
 /// module.
 ///
@@ -258,21 +255,6 @@ impl Bracketed {
         }
     }
 }
-/// Writes a value in Python notation.
-pub fn in_python(value: &Value) -> String {
-    match value {
-        Value::Null => "None".to_owned(),
-        Value::Bool(true) => "True".to_owned(),
-        Value::Bool(false) => "False".to_owned(),
-        Value::Array(list) => format!("[{}]", list.iter().map(in_python).collect::<Vec<_>>().join(", ")),
-        Value::Object(named) => {
-            let named = named.iter().map(|(key, value)| format!("{}: {}", json!(key), in_python(value)));
-            format!("{{{}}}", named.collect::<Vec<_>>().join(", "))
-        }
-        Value::Number(_) | Value::String(_) => value.to_string(),
-    }
-}
-
 /// Converts a word to JSON; a key of a dict becomes a string.
 fn literal(word: &str, is_key: bool) -> String {
     let json = match word {

@@ -1,9 +1,8 @@
 //! Tool call formats, and their detection from a chat template.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::Tool;
-use super::bracketed::{LFM2_MARKS, in_python};
 use sterna_tokenizer::chat::Message;
 
 /// Format of a model's tool calls.
@@ -171,7 +170,6 @@ const WORDS: &[(&[&str], Format)] = &[
     (&["<|tool_calls_section_begin|>", "<|tool_call_argument_begin|>"], Format::KimiK2),
     (&["<start_function_call>", "<escape>"], Format::FunctionGemma),
     (&["<|tool_list_start|>"], Format::Lfm2),
-    (&["<|tool_call_start|>"], Format::Lfm2),
     (&["List of tools: ["], Format::Lfm2),
     (&["<seed:tool_call>", "<function="], Format::SeedOss),
     (&["<minimax:tool_call>", "<invoke name="], Format::MiniMax),
@@ -199,6 +197,9 @@ fn thought_aloud(message: &Message) -> Message {
     message
 }
 
+/// Around LFM2's list of calls, in Python notation.
+pub const LFM2_MARKS: [&str; 2] = ["<|tool_call_start|>", "<|tool_call_end|>"];
+
 /// Moves the calls of a message into its text, in LFM2's notation.
 fn called_in_python(message: &Message) -> Message {
     let mut message = message.clone();
@@ -214,6 +215,21 @@ fn called_in_python(message: &Message) -> Message {
         message.content += &format!("{open}[{}]{close}", calls.collect::<Vec<_>>().join(", "));
     }
     message
+}
+
+/// Writes a value in Python notation.
+fn in_python(value: &Value) -> String {
+    match value {
+        Value::Null => "None".to_owned(),
+        Value::Bool(true) => "True".to_owned(),
+        Value::Bool(false) => "False".to_owned(),
+        Value::Array(list) => format!("[{}]", list.iter().map(in_python).collect::<Vec<_>>().join(", ")),
+        Value::Object(named) => {
+            let named = named.iter().map(|(key, value)| format!("{}: {}", json!(key), in_python(value)));
+            format!("{{{}}}", named.collect::<Vec<_>>().join(", "))
+        }
+        Value::Number(_) | Value::String(_) => value.to_string(),
+    }
 }
 
 const ANSWER: &str = "{\"tool_response\": ";

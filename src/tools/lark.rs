@@ -7,7 +7,8 @@ use std::fmt::Write;
 
 use serde_json::{Value, json};
 
-use super::bracketed::{FUNCTION_GEMMA, LFM2_MARKS, Notation, PYTHON, TOOL_CODE};
+use super::bracketed::{FUNCTION_GEMMA, Notation, PYTHON, TOOL_CODE};
+use super::format::LFM2_MARKS;
 use super::head::{DEEPSEEK, KIMI_K2};
 use super::tagged::{GLM, MINIMAX, QWEN3_CODER, SEED_OSS, Tags};
 use super::thoughts::{Marks, Thoughts};

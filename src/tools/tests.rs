@@ -489,6 +489,8 @@ fn formats_by_template_and_by_name() {
         ("{{ '```tool_code\\n' }}{{ name + '(' }}", Format::ToolCode),
         ("{{ 'List of tools: <|tool_list_start|>[' }}", Format::Lfm2),
         ("{{ 'List of tools: [' }}", Format::Lfm2),
+        // MiniCPM3 has the same marks around code.
+        ("<|tool_call_start|>\n```python\n{{ name }}(", Format::Generic),
         (
             "{\"name\": function name, \"parameters\": dictionary of argument name and its value}",
             Format::Llama3,

@@ -1,5 +1,5 @@
-//! `Mamba` of every backend against the f64 oracle: heads that share keys and heads of other lengths, with and
-//! without a norm; rows of several sequences in one step, states that are overwritten and states that are
+//! `Mamba` of every backend against the f64 oracle: heads that share keys and heads of other lengths, with
+//! and without a norm; rows of several sequences in one step, states that are overwritten and states that are
 //! kept.
 
 use sterna::backend::Backend;

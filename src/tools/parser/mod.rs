@@ -6,7 +6,8 @@
 mod channels;
 mod response;
 
-use super::bracketed::{Bracketed, FUNCTION_GEMMA, LFM2_MARKS, PYTHON, TOOL_CODE, is_list};
+use super::bracketed::{Bracketed, FUNCTION_GEMMA, PYTHON, TOOL_CODE, is_list};
+use super::format::LFM2_MARKS;
 use super::head::{BEGINNERS, Head, MARKS, head};
 use super::json::Object;
 use super::scan::{Body, Found, Prefix, Read, find, prefix};

@@ -2,8 +2,8 @@
 // Conv, after its rows: saves the last rows of each run as the convolution's history. A thread owns one
 // channel (x) of a run (y).
 #else
-// Conv: a convolution per channel over the rows of a sequence, with gates, as defined by Stage::Conv. A thread
-// owns one channel (x) of a row (y).
+// Conv: a convolution per channel over the rows of a sequence, with gates, as defined by Stage::Conv. A
+// thread owns one channel (x) of a row (y).
 #endif
 #include "lib/main.wgsl"
 #include "lib/floats.wgsl"
