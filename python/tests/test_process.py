@@ -176,6 +176,7 @@ assert engine.generate("Once", max_tokens=2).read()
 """
 
 
+@processes
 @forks
 def test_children_with_the_engine_of_their_parent_exit():
     done = subprocess.run([sys.executable, "-c", FORKS], capture_output=True, text=True, timeout=60)
