@@ -8,6 +8,7 @@
 pub mod bert;
 pub mod bitnet;
 pub mod build;
+pub mod deepseek2;
 pub mod gemma3;
 pub mod glm4;
 pub mod glm4moe;
@@ -70,6 +71,7 @@ pub static REGISTRY: &[&Architecture] = &[
     &granite::ARCHITECTURE,
     &glm4::ARCHITECTURE,
     &glm4moe::ARCHITECTURE,
+    &deepseek2::ARCHITECTURE,
     &phi3::ARCHITECTURE,
     &bert::ARCHITECTURE,
     &bert::NOMIC,

@@ -5,8 +5,8 @@ use std::ops::{Add, AddAssign};
 use ggml_types::KvCodec;
 
 use super::{
-    Attend, AttnIn, Delta, DeltaIn, Embed, Expert, Experts, FfnIn, Kv, KvDecl, Linear, Logits, PAGE, Program,
-    ProjAdd, Routing, Row, Sample, Stage, Step, Weight,
+    Attend, AttnIn, Delta, DeltaIn, Embed, Expert, Experts, FfnIn, HeadProj, Kv, KvDecl, LatentIn, Linear,
+    Logits, PAGE, Program, ProjAdd, Routing, Row, Sample, Stage, Step, Weight,
 };
 
 const F16_BYTES: u64 = 2;
@@ -77,6 +77,17 @@ impl Program {
                     s;
                 let written = n_rows * self.written_bytes(*kv);
                 linears(&[wq, wk, wv]) + Cost { kv_bytes: written, ..Cost::default() }
+            }
+            Stage::LatentIn(s) => {
+                let LatentIn { x: _, norm: _, q_latent, wq, wk, wkv, kv_norm: _, rope: _, kv, q: _ } = s;
+                let latent = q_latent.iter().map(|(linear, _)| linear);
+                let written = n_rows * self.written_bytes(*kv);
+                self.linears_cost(latent.chain([wq, wkv]).chain(wk), n_rows)
+                    + Cost { kv_bytes: written, ..Cost::default() }
+            }
+            Stage::HeadProj(s) => {
+                let HeadProj { x: _, w, out: _ } = s;
+                self.linears_cost(w.iter(), n_rows)
             }
             Stage::Attend(s) => {
                 // `first` and `last` take the window and `ahead` into account.
@@ -172,7 +183,7 @@ impl Program {
     fn cache_bytes(&self, kv: Kv) -> u64 {
         let decl = self.kv_decl(kv);
         // `sides` has the codecs, `pages` the sliding window, and `read_bytes` the exact window.
-        let KvDecl { n_kv_heads, head_dim, k: _, v: _, window: _, sliding: _ } = *decl;
+        let KvDecl { n_kv_heads, head_dim, k: _, v: _, window: _, sliding: _, values_are_keys: _ } = *decl;
         let pages = decl.pages(&self.limits);
         let [pages, exact] = [pages, self.limits.exact_pages].map(|n| (n * PAGE) as u64);
         let side = |(codec_bytes, windowed, mean): (u64, bool, usize)| {
@@ -184,11 +195,12 @@ impl Program {
     }
 
     /// Per side (keys, values): the bytes of one encoded vector, and true if it is only encoded once it has
-    /// left the window.
+    /// left the window. Values that are the keys have no bytes.
     fn sides(&self, kv: Kv) -> [(u64, bool); 2] {
         let decl = self.kv_decl(kv);
         let bytes = |codec: &dyn KvCodec| codec.vec_bytes(decl.head_dim).expect("checked program") as u64;
-        [decl.k, decl.v].map(|codec| (bytes(codec), codec.windowed()))
+        let mut of_codec = decl.codecs().map(|codec| (bytes(codec), codec.windowed()));
+        std::array::from_fn(|_| of_codec.next().unwrap_or((0, false)))
     }
 
     /// Bytes of one layer's cache that a row reads, for the last `seen` positions up to `pos`.

@@ -21,8 +21,8 @@ pub use part::{Layer, Part};
 pub use routing::{Gating, Groups, Routing};
 pub use sampling::{Sampling, TokenChange};
 pub use stage::{
-    Act, ActQuant, Attend, AttnIn, Basis, Delta, DeltaIn, Embed, Expert, Experts, FfnIn, Linear, Logits,
-    Norm, NormKind, ProjAdd, Rope, RopeStyle, Sample, Stage,
+    Act, ActQuant, Attend, AttnIn, Basis, Delta, DeltaIn, Embed, Expert, Experts, FfnIn, HeadProj, LatentIn,
+    Linear, Logits, Norm, NormKind, ProjAdd, Rope, RopeStyle, Sample, Stage,
 };
 pub use step::{KvWindow, PAGE, PageTable, Row, StateSlots, Step};
 
@@ -107,12 +107,19 @@ pub struct KvDecl {
     pub window: KvWindow,
     /// Number of newest positions to keep if attention reads no others (sliding window). `None` keeps all.
     pub sliding: Option<u32>,
+    /// True if the keys are also the values, which are then not stored; `v` is ignored.
+    pub values_are_keys: bool,
 }
 
 impl KvDecl {
     /// True if it keeps its newest positions in exact pages.
     pub fn is_windowed(&self) -> bool {
-        self.k.windowed() || self.v.windowed()
+        self.codecs().any(|codec| codec.windowed())
+    }
+
+    /// The codecs of what is stored: of keys, and of values unless these are the keys.
+    pub fn codecs(&self) -> impl Iterator<Item = &'static dyn KvCodec> {
+        [self.k, self.v].into_iter().take(if self.values_are_keys { 1 } else { 2 })
     }
 
     /// Size of its page pool, exact pages excluded.

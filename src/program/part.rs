@@ -3,8 +3,9 @@
 use std::ops::Range;
 
 use super::{
-    Attend, AttnIn, BasisId, Buf, Delta, DeltaIn, Embed, Expert, Experts, FfnIn, Kv, KvDecl, Linear, Logits,
-    Norm, Program, ProjAdd, Rope, RopeId, Routing, Sample, Stage, State, Weight, WeightDecl,
+    Attend, AttnIn, BasisId, Buf, Delta, DeltaIn, Embed, Expert, Experts, FfnIn, HeadProj, Kv, KvDecl,
+    LatentIn, Linear, Logits, Norm, Program, ProjAdd, Rope, RopeId, Routing, Sample, Stage, State, Weight,
+    WeightDecl,
 };
 
 /// Consecutive stages of a program as a separate program, with a mapping of its declarations to the whole.
@@ -85,6 +86,24 @@ pub(super) fn named(stage: &mut Stage) -> Vec<Named<'_>> {
             all.extend(gate.as_mut().map(Out));
             all
         }
+        Stage::LatentIn(s) => {
+            let LatentIn { x, norm, q_latent, wq, wk, wkv, kv_norm, rope, kv, q } = s;
+            let mut all = vec![In(x)];
+            all.extend(of_norm(norm).chain(of_norm(kv_norm)));
+            if let Some((linear, norm)) = q_latent {
+                all.extend(of_linear(linear).chain(of_norm(norm)));
+            }
+            all.extend([wq, wkv].into_iter().chain(wk).flat_map(of_linear));
+            all.extend([Named::Rope(rope), Named::Kv(kv), Out(q)]);
+            all
+        }
+        Stage::HeadProj(s) => {
+            let HeadProj { x, w, out } = s;
+            let mut all = vec![In(x)];
+            all.extend(w.iter_mut().flat_map(of_linear));
+            all.push(Out(out));
+            all
+        }
         Stage::DeltaIn(s) => {
             let DeltaIn { x, norm, wu, wz, wa, wb, u, z, a, b } = s;
             let mut all = vec![In(x)];
@@ -149,7 +168,7 @@ pub(super) fn named(stage: &mut Stage) -> Vec<Named<'_>> {
 impl Stage {
     /// True for the first stage of a layer.
     fn begins_layer(&self) -> bool {
-        matches!(self, Self::AttnIn(_) | Self::DeltaIn(_))
+        matches!(self, Self::AttnIn(_) | Self::LatentIn(_) | Self::DeltaIn(_))
     }
 
     /// All weights that the stage reads.
@@ -235,7 +254,7 @@ impl Program {
         (0..self.stages.len()).filter(begins).skip(1).collect()
     }
 
-    /// The layers in order: each from its `AttnIn` or `DeltaIn` to the next one's, or to the head.
+    /// The layers in order: each from its first stage to the next one's, or to the head.
     pub fn layers(&self) -> Vec<Layer> {
         let at =
             |is_it: fn(&Stage) -> bool| (0..self.stages.len()).filter(move |at| is_it(&self.stages[*at].1));
@@ -283,10 +302,12 @@ impl Program {
                     cols.to_string()
                 }
                 Named::Kv(kv) => {
-                    let KvDecl { n_kv_heads, head_dim, k, v, window, sliding } = self.kv_decl(*kv);
+                    let KvDecl { n_kv_heads, head_dim, k, v, window, sliding, values_are_keys } =
+                        self.kv_decl(*kv);
                     *kv = Kv(0);
                     let codecs = [k.name(), v.name()];
-                    format!("{n_kv_heads} heads of {head_dim}, {codecs:?}, {window:?}, {sliding:?}")
+                    let shared = if *values_are_keys { ", values are keys" } else { "" };
+                    format!("{n_kv_heads} heads of {head_dim}, {codecs:?}, {window:?}, {sliding:?}{shared}")
                 }
                 Named::State(state) => {
                     let decl = self.state_decl(*state);

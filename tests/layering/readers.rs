@@ -11,7 +11,9 @@ use super::{relative, rust_files};
 const STRUCTS: &[(&str, &[(&str, &str)])] = &[
     ("Embed", &[]),
     ("AttnIn", &[]),
+    ("LatentIn", &[]),
     ("Attend", &[]),
+    ("HeadProj", &[]),
     ("DeltaIn", &[]),
     ("Delta", &[]),
     ("ProjAdd", &[]),

@@ -16,7 +16,9 @@ impl<'a> Lowered<'a> {
         Self(match stage {
             Stage::Embed(s) => vec![Box::new(s)],
             Stage::AttnIn(s) => attn_in::lower(p, s),
+            Stage::LatentIn(s) => vec![Box::new(s)],
             Stage::Attend(s) => attend::lower(p, s),
+            Stage::HeadProj(s) => vec![Box::new(s)],
             Stage::DeltaIn(s) => delta_in::lower(s),
             Stage::Delta(s) => vec![Box::new(s)],
             Stage::ProjAdd(s) => proj_add::lower(p, s),

@@ -99,6 +99,8 @@ impl Shared {
                 }
                 Stage::FfnIn(s) => most.fresh = most.fresh.max(ffn_in::fresh_bytes(p, s)),
                 Stage::Embed(_)
+                | Stage::LatentIn(_)
+                | Stage::HeadProj(_)
                 | Stage::DeltaIn(_)
                 | Stage::Delta(_)
                 | Stage::Logits(_)

@@ -22,6 +22,7 @@ mod gate;
 mod hadamard;
 mod input;
 mod kv;
+mod latent_in;
 mod linear;
 mod logits;
 mod memory;
@@ -204,6 +205,8 @@ fn missing(device: &Device<'_>, p: &Program, stage: &Stage) -> Vec<String> {
         Stage::AttnIn(s) => attn_in::missing(device, p, s),
         Stage::DeltaIn(s) => delta_in::missing(device, p, s),
         Stage::Delta(s) => delta::missing(p, s).into_iter().collect(),
+        Stage::LatentIn(s) => latent_in::missing(s),
+        Stage::HeadProj(s) => latent_in::missing_heads(s),
         Stage::Attend(s) => kv::unsupported(p.kv_decl(s.kv)).into_iter().collect(),
         Stage::ProjAdd(s) => linear::missing(device, p, "proj_add", &[&s.w]),
         Stage::FfnIn(s) => {
@@ -221,6 +224,7 @@ fn dispatches<'a>(cx: &Cx<'a>, stage: &'a Stage) -> Vec<Dispatch<'a>> {
     match stage {
         Stage::Embed(s) => embed::dispatches(cx, s),
         Stage::AttnIn(s) => attn_in::dispatches(cx, s),
+        Stage::LatentIn(_) | Stage::HeadProj(_) => unreachable!("the plan rejects it"),
         Stage::Attend(s) => attend::dispatches(cx, s),
         Stage::DeltaIn(s) => delta_in::dispatches(cx, s),
         Stage::Delta(s) => delta::dispatches(cx, s),

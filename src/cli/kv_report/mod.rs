@@ -271,7 +271,9 @@ fn line(
 ) -> Line {
     let vec_bytes = |codec: &dyn KvCodec, dim| codec.vec_bytes(dim).expect("the engine has it");
     let kvs = engine.program().kvs.iter();
-    let bytes = kvs.map(|kv| kv.n_kv_heads * (vec_bytes(kv.k, kv.head_dim) + vec_bytes(kv.v, kv.head_dim)));
+    let of_vecs =
+        |kv: &crate::program::KvDecl| kv.codecs().map(|codec| vec_bytes(codec, kv.head_dim)).sum::<usize>();
+    let bytes = kvs.map(|kv| kv.n_kv_heads * of_vecs(kv));
     let (bytes_a_token, bytes) = (bytes.sum(), engine.plan().kv_bytes);
     let needles = needles.iter().enumerate().map(NeedleLine::of).collect();
     Line { cache, bytes_a_token, bytes, perplexity: Estimate::of_exp(nll), distance, needles }

@@ -183,7 +183,17 @@ fn inputs(model: &Model) -> Result<Vec<Inputs>, Error> {
             Stage::FfnIn(s) => (s.x, Some(&s.norm), s.gate.iter().chain([&s.up]).chain(&s.share).collect()),
             // The experts themselves: see `experts.rs`.
             Stage::Experts(s) => (s.x, Some(&s.norm), vec![&s.router]),
-            Stage::Embed(_) | Stage::Attend(_) | Stage::Delta(_) | Stage::Logits(_) | Stage::Sample(_) => {
+            Stage::LatentIn(s) => {
+                let first = s.q_latent.as_ref().map_or(&s.wq, |(linear, _)| linear);
+                (s.x, Some(&s.norm), vec![first, &s.wkv])
+            }
+            // Inputs of one head each, and of a product within a stage, are not measured.
+            Stage::HeadProj(_)
+            | Stage::Embed(_)
+            | Stage::Attend(_)
+            | Stage::Delta(_)
+            | Stage::Logits(_)
+            | Stage::Sample(_) => {
                 continue;
             }
         };
