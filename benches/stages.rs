@@ -68,6 +68,7 @@ fn layer() -> (Program, Vec<HostTensor>) {
         v: f16,
         window: KvWindow::default(),
         sliding: None,
+        values_are_keys: false,
     });
     let attn_norm = norm(&mut p, &mut all, DIM);
     let [wq, wk, wv] =
@@ -157,6 +158,7 @@ fn attention(codec: &'static dyn KvCodec) -> (Program, Vec<HostTensor>) {
         v,
         window: KvWindow::default(),
         sliding: None,
+        values_are_keys: false,
     });
     p.push("attn_in", AttnIn::of(x, norm, [wq, wk, wv], kv, q));
     p.push("attend", Attend::causal(q, kv, 1.0 / (HEAD_DIM as f32).sqrt(), y));

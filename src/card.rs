@@ -38,6 +38,7 @@ const CLASSES: &[(&str, &str, &str)] = &[
     ("bitnet", "BitNetForCausalLM", "bitnet"),
     ("bitnet-25", "BitNetForCausalLM", "bitnet"),
     ("bitnet-b1.58", "BitNetForCausalLM", "bitnet"),
+    ("deepseek2", "DeepseekV2ForCausalLM", "deepseek_v2"),
     ("falcon", "FalconForCausalLM", "falcon"),
     ("falcon-h1", "FalconH1ForCausalLM", "falcon_h1"),
     ("gemma", "GemmaForCausalLM", "gemma"),

@@ -118,7 +118,7 @@ pub fn cache(engine: &Engine, positions: usize, verbose: bool) -> Result<Vec<Str
     if let (true, Some(decl)) = (verbose, program.kvs.first()) {
         let heads =
             |decl: &KvDecl| (decl.pages(&program.limits) * PAGE * decl.n_kv_heads * decl.head_dim) as u64;
-        let halves: u64 = program.kvs.iter().map(|decl| 2 * 2 * heads(decl)).sum();
+        let halves: u64 = program.kvs.iter().map(|decl| 2 * decl.codecs().count() as u64 * heads(decl)).sum();
         let megabytes = |bytes: u64| bytes as f64 / 1e6;
         lines.push(format!(
             "KV cache:   keys {}, values {}: {:.1} MB for {} positions, {positions} of them used; f16 would \

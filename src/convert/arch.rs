@@ -139,6 +139,10 @@ pub struct Architecture {
     pub delta: &'static [&'static [Rule]],
     /// Reads which layers have a short convolution instead of attention, if the architecture has such layers.
     pub recurrent: Option<fn(&Config) -> Result<Recurrent, ConvertError>>,
+    /// Tensors of the first layers if these have no experts; empty if all layers are alike.
+    pub dense_first: &'static [&'static [Rule]],
+    /// Key of the width of an expert.
+    pub expert_width: &'static str,
     /// Rules that replace those with [`Change::Stack`] if all experts of a layer are already one tensor.
     pub fused: &'static [Rule],
     /// Prefixes of multi-token prediction (MTP) tensors, which are left out.
@@ -270,6 +274,51 @@ const FUSED_MLP: &[Rule] = &[
 const FUSED_ATTENTION: &[Rule] = &[
     matrix(&["self_attn.qkv_proj.weight"], "attn_qkv.weight", &[Qkv, Hidden], Change::None),
     matrix(&["self_attn.o_proj.weight"], "attn_output.weight", &[Hidden, Q], Change::None),
+];
+/// Gate rows of each expert, then its up rows.
+const GRANITE_EXPERTS: &[Rule] = &[
+    plain(&["block_sparse_moe.router.layer.weight"], "ffn_gate_inp.weight", &[Experts, Hidden]),
+    matrix(
+        &["block_sparse_moe.input_linear.weight"],
+        "ffn_gate_exps.weight",
+        &[Experts, ExpertGateUp, Hidden],
+        Change::FirstHalf,
+    ),
+    matrix(
+        &["block_sparse_moe.input_linear.weight"],
+        "ffn_up_exps.weight",
+        &[Experts, ExpertGateUp, Hidden],
+        Change::SecondHalf,
+    ),
+    matrix(
+        &["block_sparse_moe.output_linear.weight"],
+        "ffn_down_exps.weight",
+        &[Experts, Hidden, ExpertFfn],
+        Change::None,
+    ),
+];
+/// The norm before the experts is called after what precedes it, in both formats.
+const GLM4_MOE_NORMS: &[Rule] = &[
+    plain(&["input_layernorm.weight"], "attn_norm.weight", &[Hidden]),
+    plain(&["post_attention_layernorm.weight"], "post_attention_norm.weight", &[Hidden]),
+    maybe(&["self_attn.q_norm.weight"], "attn_q_norm.weight", &[Head], Change::None),
+    maybe(&["self_attn.k_norm.weight"], "attn_k_norm.weight", &[Head], Change::None),
+];
+const SHARED_EXPERTS: &[Rule] = &[
+    plain(&["mlp.gate.e_score_correction_bias"], "exp_probs_b.bias", &[Experts]),
+    matrix(
+        &["mlp.shared_experts.gate_proj.weight"],
+        "ffn_gate_shexp.weight",
+        &[SharedFfn, Hidden],
+        Change::None,
+    ),
+    matrix(&["mlp.shared_experts.up_proj.weight"], "ffn_up_shexp.weight", &[SharedFfn, Hidden], Change::None),
+    matrix(
+        &["mlp.shared_experts.down_proj.weight"],
+        "ffn_down_shexp.weight",
+        &[Hidden, SharedFfn],
+        Change::None,
+    ),
 ];
 const GLM4_NORMS: &[Rule] = &[
     plain(&["input_layernorm.weight"], "attn_norm.weight", &[Hidden]),
@@ -514,6 +563,8 @@ const LLAMA: Architecture = Architecture {
     layer: &[NORMS, ATTN_PERMUTED, ATTN_OTHERS, ATTN_OTHER_BIASES, MLP, MLP_BIASES],
     delta: &[],
     recurrent: None,
+    dense_first: &[],
+    expert_width: "moe_intermediate_size",
     fused: &[],
     mtp: &[],
     unused: &[],
@@ -638,6 +689,28 @@ pub static ARCHITECTURES: &[Architecture] = &[
             ("residual_multiplier", "residual_scale"),
             ("logits_scaling", "logit_scale"),
         ],
+        ..LLAMA
+    },
+    Architecture {
+        classes: &["GraniteMoeForCausalLM"],
+        name: |config| gated(config, &["silu"], "granitemoe"),
+        layer: &[NORMS, ATTN_PERMUTED, ATTN_OTHERS, ATTN_OTHER_BIASES, GRANITE_EXPERTS],
+        expert_width: "intermediate_size",
+        factors: &[
+            ("attention_multiplier", "attention.scale"),
+            ("embedding_multiplier", "embedding_scale"),
+            ("residual_multiplier", "residual_scale"),
+            ("logits_scaling", "logit_scale"),
+        ],
+        ..LLAMA
+    },
+    Architecture {
+        classes: &["Glm4MoeForCausalLM"],
+        name: |config| gated(config, &["silu"], "glm4moe"),
+        layer: &[GLM4_MOE_NORMS, ATTN_HALVES, ATTN_OTHERS, MAYBE_QKV_BIASES, EXPERTS, SHARED_EXPERTS],
+        dense_first: &[GLM4_MOE_NORMS, ATTN_HALVES, ATTN_OTHERS, MAYBE_QKV_BIASES, MLP],
+        // Defaults of Glm4MoeConfig.
+        defaults: &[("rms_norm_eps", 1e-5), ("partial_rotary_factor", 0.5)],
         ..LLAMA
     },
     Architecture {

@@ -128,6 +128,9 @@ pub fn write(
     for (from, to) in arch.factors {
         set(to, Value::F32(config.positive(&[*from])?.unwrap_or(1.0) as f32));
     }
+    if let Some(sparse) = &shape.sparse {
+        sparse.write(&mut set);
+    }
     if let Some(hybrid) = &shape.hybrid {
         hybrid.write(&mut set);
     }

@@ -5,6 +5,7 @@ use super::arch::{Architecture, Dim};
 use super::config::Config;
 use super::hybrid::Hybrid;
 use super::recurrent::Recurrent;
+use sterna_gguf::Value;
 
 /// Counts and widths.
 #[derive(Clone, Debug, PartialEq)]
@@ -31,6 +32,9 @@ pub struct Shape {
     pub eps: f64,
     /// Number of experts, number of active experts, and their width.
     pub experts: Option<(usize, usize, usize)>,
+    /// Layers before the first with experts, the width of the shared experts together, and the MTP blocks
+    /// after the layers, for architectures whose first layers have no experts.
+    pub sparse: Option<Sparse>,
     /// Layers with a delta net, for architectures that have them.
     pub hybrid: Option<Hybrid>,
     /// Layers with a short convolution, for architectures that have them.
@@ -39,6 +43,51 @@ pub struct Shape {
     pub token_types: usize,
     /// Class names of a classifier; empty names if the configuration has none.
     pub labels: Vec<String>,
+}
+
+/// Experts of all layers but the first.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sparse {
+    /// Layers before the first with experts.
+    pub n_dense: usize,
+    /// Experts that every row uses.
+    pub n_shared: usize,
+    /// Multi-token prediction (MTP) blocks.
+    pub n_mtp: usize,
+    /// Factor on the weights of the chosen experts.
+    pub scale: f64,
+    /// True if these weights are divided by their sum.
+    pub normalise: bool,
+    /// Groups of experts, and how many are used.
+    pub groups: [usize; 2],
+}
+
+impl Sparse {
+    fn read(config: &Config) -> Result<Self, ConvertError> {
+        let or = |key: &'static str, default| config.count(&[key]).map(|found| found.unwrap_or(default));
+        Ok(Self {
+            n_dense: or("first_k_dense_replace", 0)?,
+            n_shared: config.require(&["n_shared_experts"])?,
+            n_mtp: or("num_nextn_predict_layers", 0)?,
+            scale: config.positive(&["routed_scaling_factor"])?.unwrap_or(1.0),
+            normalise: config.bool(&["norm_topk_prob"]) != Some(false),
+            groups: [or("n_group", 1)?, or("topk_group", 1)?],
+        })
+    }
+
+    /// Writes its keys; the router is a sigmoid with a bias.
+    pub fn write(&self, mut set: impl FnMut(&str, Value)) {
+        let count = |n: usize| Value::U32(n as u32);
+        set("leading_dense_block_count", count(self.n_dense));
+        set("expert_shared_count", count(self.n_shared));
+        set("expert_gating_func", count(2));
+        set("expert_weights_scale", Value::F32(self.scale as f32));
+        set("expert_weights_norm", Value::Bool(self.normalise));
+        set("expert_group_count", count(self.groups[0]));
+        set("expert_group_used_count", count(self.groups[1]));
+        // MTP blocks are not converted.
+        set("nextn_predict_layers", count(0));
+    }
 }
 
 impl Shape {
@@ -72,14 +121,14 @@ impl Shape {
             None if has_experts_alone => None,
             None => Some(config.require(&["intermediate_size"])?),
         };
-        let experts = match config.count(&["num_experts", "num_local_experts"])? {
+        let experts = match config.count(&["num_experts", "num_local_experts", "n_routed_experts"])? {
             Some(n) => {
                 let used = config.require(&["num_experts_per_tok"])?;
                 if used > n {
                     let found = config.get(&["num_experts_per_tok"]);
                     return Err(config.wrong("num_experts_per_tok", &format!("at most {n}"), found));
                 }
-                Some((n, used, config.require(&["moe_intermediate_size"])?))
+                Some((n, used, config.require(&[arch.expert_width])?))
             }
             None if has_experts_alone => {
                 return Err(config.wrong("num_experts", "a whole number from 1", None));
@@ -99,6 +148,7 @@ impl Shape {
             true => None,
             false => Some(Hybrid::read(config, arch, n_layers, head_dim)?),
         };
+        let sparse = (!arch.dense_first.is_empty()).then(|| Sparse::read(config)).transpose()?;
         // NomicBert gives the positions that it was trained with.
         let most = config.count(&["max_trained_positions"])?.unwrap_or(usize::MAX);
         let n_ctx = config.require(&["max_position_embeddings", "n_positions", "n_ctx"])?.min(most);
@@ -114,6 +164,7 @@ impl Shape {
             n_ctx,
             eps: eps.ok_or_else(|| config.wrong("rms_norm_eps", "a number above 0", None))?,
             experts,
+            sparse,
             hybrid,
             recurrent,
             token_types: config.count(&["type_vocab_size"])?.unwrap_or(0),
@@ -137,7 +188,10 @@ impl Shape {
             Dim::ExpertFfn => self.experts.map_or(0, |(_, _, ffn)| ffn),
             Dim::Positions => self.n_ctx,
             Dim::ExpertGateUp => 2 * self.len(Dim::ExpertFfn),
-            Dim::SharedFfn => of_delta(|hybrid| hybrid.shared_ffn.unwrap_or(0)),
+            Dim::SharedFfn => match &self.sparse {
+                Some(sparse) => sparse.n_shared * self.len(Dim::ExpertFfn),
+                None => of_delta(|hybrid| hybrid.shared_ffn.unwrap_or(0)),
+            },
             Dim::QGate => 2 * self.len(Dim::Q),
             Dim::DeltaHeads => of_delta(|hybrid| hybrid.n_heads),
             Dim::DeltaHead => of_delta(|hybrid| hybrid.head_dim),

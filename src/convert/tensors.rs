@@ -141,14 +141,9 @@ impl<'a> NamedTensors<'a> {
             }
         }
         let mut notes = Vec::new();
+        notes.extend(mtp_note(n_mtp));
         if n_other > 0 {
             notes.push(format!("{n_other} tensors that are not part of a text model are left out"));
-        }
-        if n_mtp > 0 {
-            notes.push(format!(
-                "{n_mtp} tensors of the block for multi-token prediction (MTP) are left out: they are not \
-                 converted to a GGUF block"
-            ));
         }
         Ok(Self { checkpoint, by_name, notes })
     }
@@ -169,10 +164,29 @@ impl<'a> NamedTensors<'a> {
         Some((name.to_owned(), self.checkpoint.get(name)?.clone()))
     }
 
+    /// Drops the tensors of blocks for multi-token prediction, which begin with these prefixes.
+    fn leave_out_mtp(&mut self, prefixes: impl Iterator<Item = String>) {
+        let before = self.by_name.len();
+        for prefix in prefixes {
+            self.by_name.retain(|name, _| !name.starts_with(&prefix));
+        }
+        self.notes.extend(mtp_note(before - self.by_name.len()));
+    }
+
     /// The first tensor that no rule has taken, and the number of such tensors.
     fn left(&self) -> Option<(&'a str, usize)> {
         self.by_name.values().next().map(|name| (*name, self.by_name.len()))
     }
+}
+
+/// The note on `n` tensors that are left out.
+fn mtp_note(n: usize) -> Option<String> {
+    (n > 0).then(|| {
+        format!(
+            "{n} tensors of the block for multi-token prediction (MTP) are left out: they are not converted \
+             to a GGUF block"
+        )
+    })
 }
 
 /// Ways out of errors, each with an option.
@@ -217,7 +231,11 @@ pub fn plan(
         let (from, to) = (format!("{}{layer}.", arch.layers), format!("blk.{layer}."));
         let has_delta = shape.hybrid.as_ref().is_some_and(|hybrid| hybrid.has_delta(layer));
         let recurs = has_delta || shape.recurrent.as_ref().is_some_and(|recurrent| recurrent.layers[layer]);
-        let rules = if recurs { arch.delta } else { arch.layer };
+        let rules = match shape.sparse {
+            Some(sparse) if layer < sparse.n_dense => arch.dense_first,
+            _ if recurs => arch.delta,
+            _ => arch.layer,
+        };
         let is_there = |name: &&str| planner.named.get(&format!("{from}{name}")).is_some();
         let fused = arch.fused.first().is_some_and(|rule| rule.from.iter().any(is_there));
         let rules = rules.iter().copied().flatten().filter(|rule| !fused || rule.change != Change::Stack);
@@ -242,6 +260,10 @@ pub fn plan(
     } else {
         let (name, tensor) = planner.named.take(arch.head).expect("an untied head is there");
         out.push(planner.made(&head, "output.weight".to_owned(), vec![(name, tensor)])?);
+    }
+    if let Some(sparse) = shape.sparse {
+        let blocks = shape.n_layers..shape.n_layers + sparse.n_mtp;
+        named.leave_out_mtp(blocks.map(|block| format!("{}{block}.", arch.layers)));
     }
     match named.left() {
         None => Ok(out),

@@ -178,6 +178,13 @@ impl<'a> Builder<'a> {
         self.kv_of(self.hyper.n_kv_heads)
     }
 
+    /// Declares one layer's KV cache of one head, whose keys are also the values.
+    pub fn latent_kv(&mut self) -> Kv {
+        let kv = self.kv_of(1);
+        self.program.kvs[kv.0 as usize].values_are_keys = true;
+        kv
+    }
+
     /// Like [`kv`](Self::kv), with another number of KV heads.
     pub fn kv_of(&mut self, n_kv_heads: usize) -> Kv {
         let head_dim = self.hyper.head_dim;
@@ -188,6 +195,7 @@ impl<'a> Builder<'a> {
             v: self.options.v,
             window: self.options.window,
             sliding: None,
+            values_are_keys: false,
         })
     }
 
@@ -233,6 +241,20 @@ impl<'a> Builder<'a> {
         let factors = if self.has(FACTORS) { self.rope_factors(FACTORS)? } else { None };
         self.note_unused_yarn()?;
         Ok(self.program.rope(rope::rope(&self.hyper.rope, style, factors.as_deref())))
+    }
+
+    /// Like [`rope`](Self::rope), without YaRN's factor on queries and keys. Also returns the factor by which
+    /// YaRN extends the context, or 1.
+    ///
+    /// # Errors
+    /// As [`rope`](Self::rope).
+    pub fn rope_without_magnitude(&mut self, style: RopeStyle) -> Result<(RopeId, f64), ModelError> {
+        let id = self.rope(style)?;
+        self.program.ropes[id.0 as usize].magnitude = 1.0;
+        match self.hyper.rope.scaling {
+            RopeScaling::Yarn { factor, .. } => Ok((id, factor)),
+            RopeScaling::None | RopeScaling::Linear { .. } => Ok((id, 1.0)),
+        }
     }
 
     /// Declares a rotary embedding whose frequencies are divided by one of two tables if the file has them:
@@ -592,6 +614,22 @@ impl<'a> Builder<'a> {
         });
         let mut parts = self.parts(stem, end, inputs, rows)?.into_iter();
         Ok(std::array::from_fn(|_| Linear { scale, ..parts.next().expect("one per range") }))
+    }
+
+    /// Layers of `n` heads, each `[outputs, inputs]`, which are concatenated in a tensor.
+    ///
+    /// # Errors
+    /// As [`qkv`](Self::qkv) for a combined tensor.
+    pub fn heads(
+        &mut self,
+        stem: &str,
+        n: usize,
+        outputs: usize,
+        inputs: usize,
+    ) -> Result<Vec<Linear>, ModelError> {
+        let scale = self.scales(stem, 1)?[0];
+        let parts = self.parts(stem, n * outputs, inputs, (0..n).map(|i| i * outputs..(i + 1) * outputs))?;
+        Ok(parts.into_iter().map(|layer| Linear { scale, ..layer }).collect())
     }
 
     /// Layers that are concatenated in a tensor: `stem.weight` of `[rows, inputs]` and, if the file has it,

@@ -155,10 +155,11 @@ pub enum RopeScaling {
 }
 
 /// Keys that [`Hyper::read`] reads, without the architecture's name.
-pub(super) const KEYS: [&str; 18] = [
+pub(super) const KEYS: [&str; 19] = [
     "attention.head_count",
     "attention.head_count_kv",
     "attention.key_length",
+    "attention.kv_lora_rank",
     "attention.layer_norm_epsilon",
     "attention.layer_norm_rms_epsilon",
     "attention.value_length",
@@ -349,7 +350,9 @@ impl Keys<'_> {
             return Err(self.wrong("attention.key_length", "an even head dimension", head_dim));
         }
         let value_len = self.count_or("attention.value_length", head_dim)?;
-        if value_len != head_dim {
+        // The keys of multi-head latent attention contain the values.
+        let is_latent = self.metadata.get(&self.key("attention.kv_lora_rank")).is_some();
+        if value_len != head_dim && !is_latent {
             let want = format!("the key length {head_dim}; other value lengths are not supported");
             return Err(self.wrong("attention.value_length", want, value_len));
         }

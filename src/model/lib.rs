@@ -8,6 +8,7 @@
 pub mod bert;
 pub mod bitnet;
 pub mod build;
+pub mod deepseek2;
 pub mod falcon_h1;
 pub mod gemma3;
 pub mod glm4;
@@ -75,6 +76,7 @@ pub static REGISTRY: &[&Architecture] = &[
     &granite::ARCHITECTURE,
     &glm4::ARCHITECTURE,
     &glm4moe::ARCHITECTURE,
+    &deepseek2::ARCHITECTURE,
     &phi3::ARCHITECTURE,
     &lfm2::ARCHITECTURE,
     &granite_hybrid::ARCHITECTURE,

@@ -2,13 +2,13 @@
 
 use std::ops::Range;
 
-use ggml_types::{Act, KvSide, types};
+use ggml_types::{Act, KvForm, types};
 
 use super::part::{Named, named};
 use super::{
-    Attend, AttnIn, Basis, BasisId, Buf, BufDecl, Conv, Delta, Embed, Expert, Experts, FfnIn, Groups, Kv,
-    KvDecl, Linear, Logits, Mamba, Norm, NormKind, PAGE, Program, ProjAdd, ProjIn, RopeId, Routing, Row,
-    RowsOf, Sample, Stage, State, StateDecl, Step, Weight, WeightDecl,
+    Attend, AttnIn, Basis, BasisId, Buf, BufDecl, Conv, Delta, Embed, Expert, Experts, FfnIn, Groups,
+    HeadProj, Kv, KvDecl, LatentIn, Linear, Logits, Mamba, Norm, NormKind, PAGE, Program, ProjAdd, ProjIn,
+    RopeId, Routing, Row, RowsOf, Sample, Stage, State, StateDecl, Step, Weight, WeightDecl,
 };
 
 /// A program that cannot run: a bug of the model that created it.
@@ -197,10 +197,12 @@ impl Program {
         match stage {
             Stage::Embed(s) => self.check_embed(s),
             Stage::AttnIn(s) => self.check_attn_in(s),
+            Stage::LatentIn(s) => self.check_latent_in(s),
             Stage::Attend(s) => self.check_attend(s),
             Stage::ProjIn(s) => self.check_proj_in(s),
             Stage::Conv(s) => self.check_conv(s),
             Stage::Mamba(s) => self.check_mamba(s),
+            Stage::HeadProj(s) => self.check_head_proj(s),
             Stage::Delta(s) => self.check_delta(s),
             Stage::ProjAdd(s) => self.check_proj_add(s),
             Stage::FfnIn(s) => self.check_ffn_in(s),
@@ -233,6 +235,9 @@ impl Program {
         let dim = self.want_buf("x", x, RowsOf::Step)?.cols;
         let q_cols = self.want_buf("q", q, RowsOf::Step)?.cols;
         let kv = self.want_heads(kv, q_cols)?;
+        if kv.values_are_keys {
+            return Err("a cache whose keys are also the values, which latent_in writes".into());
+        }
         let kv_cols = kv.n_kv_heads * kv.head_dim;
         if x == q {
             return Err("x and q are one buffer".into());
@@ -248,17 +253,67 @@ impl Program {
         for norm in [q_norm, k_norm].into_iter().flatten() {
             self.want_norm(norm, kv.head_dim)?;
         }
-        if let Some(RopeId(id)) = rope {
-            let rope = self.ropes.get(id as usize).ok_or_else(|| format!("rope {id} is not declared"))?;
-            if 2 * rope.inv_freq.len() > kv.head_dim {
-                return Err(format!(
-                    "a rope of {} pairs rotates heads of {}",
-                    rope.inv_freq.len(),
-                    kv.head_dim
-                ));
+        if let Some(rope) = rope {
+            let rotated = self.want_rope(rope)?;
+            if rotated > kv.head_dim {
+                return Err(format!("a rope of {} pairs rotates heads of {}", rotated / 2, kv.head_dim));
             }
         }
         Ok(())
+    }
+
+    fn check_latent_in(&self, s: &LatentIn) -> Result<(), String> {
+        let LatentIn { x, ref norm, ref q_latent, ref wq, ref wk, ref wkv, ref kv_norm, rope, kv, q } = *s;
+        let dim = self.want_buf("x", x, RowsOf::Step)?.cols;
+        let q_cols = self.want_buf("q", q, RowsOf::Step)?.cols;
+        self.want_apart(&[x, q])?;
+        let cache = self.want_heads(kv, q_cols)?;
+        let head_dim = cache.head_dim;
+        if cache.n_kv_heads != 1 || !cache.values_are_keys {
+            let n = cache.n_kv_heads;
+            return Err(format!("{n} KV heads, want one whose keys are also the values"));
+        }
+        let Some(first) = wk.first() else { return Err("no heads".into()) };
+        let WeightDecl { rows: rank, cols: plain, .. } = *self.want_weight(first.w)?;
+        equal("q's columns", q_cols, "the heads", wk.len() * head_dim)?;
+        let rotated = self.want_rope(rope)?;
+        if rank + rotated > head_dim {
+            return Err(format!("{rank} elements and {rotated} rotated ones in a head of {head_dim}"));
+        }
+        self.want_norm(norm, dim)?;
+        let inputs = match q_latent {
+            Some((linear, norm)) => {
+                let q_rank = self.want_weight(linear.w)?.rows;
+                self.want_plain(linear, q_rank, dim)?;
+                self.want_norm(norm, q_rank)?;
+                q_rank
+            }
+            None => dim,
+        };
+        self.want_plain(wq, wk.len() * (plain + head_dim - rank), inputs)?;
+        wk.iter().try_for_each(|linear| self.want_plain(linear, rank, plain))?;
+        self.want_plain(wkv, head_dim, dim)?;
+        self.want_norm(kv_norm, rank)
+    }
+
+    fn check_head_proj(&self, s: &HeadProj) -> Result<(), String> {
+        let HeadProj { x, ref w, out } = *s;
+        let x_cols = self.want_buf("x", x, RowsOf::Step)?.cols;
+        let out_cols = self.want_buf("out", out, RowsOf::Step)?.cols;
+        self.want_apart(&[x, out])?;
+        let Some(first) = w.first() else { return Err("no heads".into()) };
+        let WeightDecl { rows, cols, .. } = *self.want_weight(first.w)?;
+        if !x_cols.is_multiple_of(w.len()) || cols > x_cols / w.len() {
+            return Err(format!("{cols} of each head's elements, of {x_cols} in {} heads", w.len()));
+        }
+        equal("the heads' rows", w.len() * rows, "out", out_cols)?;
+        w.iter().try_for_each(|linear| self.want_plain(linear, rows, cols))
+    }
+
+    /// Elements of a head that a RoPE rotates.
+    fn want_rope(&self, RopeId(id): RopeId) -> Result<usize, String> {
+        let rope = self.ropes.get(id as usize).ok_or_else(|| format!("rope {id} is not declared"))?;
+        Ok(2 * rope.inv_freq.len())
     }
 
     fn check_attend(&self, s: &Attend) -> Result<(), String> {
@@ -284,7 +339,7 @@ impl Program {
             return Err(format!("it sees {seen} positions of a cache that keeps {kept}"));
         }
         if ahead > 0 {
-            if let Some(codec) = [decl.k, decl.v].into_iter().find(|codec| codec.windowed()) {
+            if let Some((codec, _)) = decl.codecs().find(|(codec, _)| codec.windowed()) {
                 return Err(format!("it sees ahead, which KV codec {} is not for", codec.name()));
             }
             if decl.sliding.is_some() {
@@ -522,14 +577,17 @@ impl Program {
     fn want_heads(&self, kv: Kv, q_cols: usize) -> Result<&KvDecl, String> {
         let decl = self.kvs.get(kv.0 as usize).ok_or_else(|| format!("KV cache {} is not declared", kv.0))?;
         // Any window is valid; `check_attend` checks `sliding`.
-        let KvDecl { n_kv_heads, head_dim, k, v, window: _, sliding: _ } = *decl;
+        let KvDecl { n_kv_heads, head_dim, k, v: _, window: _, sliding: _, values_are_keys } = *decl;
         let group = n_kv_heads.checked_mul(head_dim).filter(|&group| group > 0);
         if group.is_none_or(|group| !q_cols.is_multiple_of(group)) {
             return Err(format!(
                 "{q_cols} query columns are not a multiple of {n_kv_heads} KV heads of {head_dim}"
             ));
         }
-        for (codec, side) in [(k, KvSide::Keys), (v, KvSide::Values)] {
+        if values_are_keys && !matches!(k.form(), KvForm::F16 | KvForm::F32) {
+            return Err(format!("KV codec {}: not for keys that are also the values, use f16", k.name()));
+        }
+        for (codec, side) in decl.codecs() {
             if let Some(instead) = codec.instead(side) {
                 return Err(format!("KV codec {}: not for {side:?}, use {}", codec.name(), instead.name()));
             }

@@ -2,11 +2,9 @@
 
 use std::ops::{Add, AddAssign};
 
-use ggml_types::KvSide;
-
 use super::{
-    Attend, AttnIn, Conv, Delta, Embed, Expert, Experts, FfnIn, Kv, KvDecl, Linear, Logits, Mamba, PAGE,
-    Program, ProjAdd, ProjIn, Routing, Row, Sample, Stage, Step, Weight,
+    Attend, AttnIn, Conv, Delta, Embed, Expert, Experts, FfnIn, HeadProj, Kv, LatentIn, Linear, Logits,
+    Mamba, PAGE, Program, ProjAdd, ProjIn, Routing, Row, Sample, Stage, Step, Weight,
 };
 
 const F16_BYTES: u64 = 2;
@@ -77,6 +75,17 @@ impl Program {
                     s;
                 let written = n_rows * self.written_bytes(*kv);
                 linears(&[wq, wk, wv]) + Cost { kv_bytes: written, ..Cost::default() }
+            }
+            Stage::LatentIn(s) => {
+                let LatentIn { x: _, norm: _, q_latent, wq, wk, wkv, kv_norm: _, rope: _, kv, q: _ } = s;
+                let latent = q_latent.iter().map(|(linear, _)| linear);
+                let written = n_rows * self.written_bytes(*kv);
+                self.linears_cost(latent.chain([wq, wkv]).chain(wk), n_rows)
+                    + Cost { kv_bytes: written, ..Cost::default() }
+            }
+            Stage::HeadProj(s) => {
+                let HeadProj { x: _, w, out: _ } = s;
+                self.linears_cost(w.iter(), n_rows)
             }
             Stage::Attend(s) => {
                 // `first` and `last` take the window and `ahead` into account.
@@ -187,23 +196,23 @@ impl Program {
 
     /// Bytes of one layer's cache at full size: pages in the codecs, and exact pages of f16.
     fn cache_bytes(&self, kv: Kv) -> u64 {
-        let decl = self.kv_decl(kv);
         // `sides` has the codecs, `pages` the sliding window, and `read_bytes` the exact window.
-        let KvDecl { n_kv_heads, head_dim, k: _, v: _, window: _, sliding: _ } = *decl;
-        let exact = (self.limits.exact_pages * PAGE * head_dim) as u64 * F16_BYTES;
+        let decl = self.kv_decl(kv);
+        let exact = (self.limits.exact_pages * PAGE * decl.head_dim) as u64 * F16_BYTES;
         let pages = decl.pages(&self.limits) as u64;
         let side = |(page_bytes, windowed)| pages * page_bytes + if windowed { exact } else { 0 };
-        n_kv_heads as u64 * self.sides(kv).map(side).iter().sum::<u64>()
+        decl.n_kv_heads as u64 * self.sides(kv).map(side).iter().sum::<u64>()
     }
 
     /// Per side (keys, values): the bytes of a page of one head in its codec, and true if pages are only
-    /// encoded once they are full.
+    /// encoded once they are full. Values that are the keys have no bytes.
     fn sides(&self, kv: Kv) -> [(u64, bool); 2] {
-        let KvDecl { n_kv_heads: _, head_dim, k, v, window: _, sliding: _ } = *self.kv_decl(kv);
-        [(k, KvSide::Keys), (v, KvSide::Values)].map(|(codec, side)| {
-            let bytes = codec.page_bytes(side, head_dim, PAGE).expect("checked program");
+        let decl = self.kv_decl(kv);
+        let mut sides = decl.codecs().map(|(codec, side)| {
+            let bytes = codec.page_bytes(side, decl.head_dim, PAGE).expect("checked program");
             (bytes as u64, codec.windowed())
-        })
+        });
+        std::array::from_fn(|_| sides.next().unwrap_or((0, false)))
     }
 
     /// Bytes of one layer's cache that a row reads, for the last `seen` positions up to `pos`.

@@ -21,14 +21,14 @@ pub use part::{Layer, Part};
 pub use routing::{Gating, Groups, Routing};
 pub use sampling::{Sampling, TokenChange};
 pub use stage::{
-    Act, ActQuant, Attend, AttnIn, Basis, Conv, Delta, Embed, Expert, Experts, FfnIn, Linear, Logits, Mamba,
-    Norm, NormKind, ProjAdd, ProjIn, Rope, RopeStyle, Sample, Stage,
+    Act, ActQuant, Attend, AttnIn, Basis, Conv, Delta, Embed, Expert, Experts, FfnIn, HeadProj, LatentIn,
+    Linear, Logits, Mamba, Norm, NormKind, ProjAdd, ProjIn, Rope, RopeStyle, Sample, Stage,
 };
 pub use step::{KvWindow, PAGE, PageTable, Row, StateSlots, Step};
 
 use std::ops::Range;
 
-use ggml_types::{KvCodec, QuantType};
+use ggml_types::{KvCodec, KvSide, QuantType};
 
 /// A weight that the program reads: index into [`Program::weights`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -107,12 +107,20 @@ pub struct KvDecl {
     pub window: KvWindow,
     /// Number of newest positions to keep if attention reads no others (sliding window). `None` keeps all.
     pub sliding: Option<u32>,
+    /// True if the keys are also the values, which are then not stored; `v` is ignored.
+    pub values_are_keys: bool,
 }
 
 impl KvDecl {
     /// True if it keeps its newest positions in exact pages.
     pub fn is_windowed(&self) -> bool {
-        self.k.windowed() || self.v.windowed()
+        self.codecs().any(|(codec, _)| codec.windowed())
+    }
+
+    /// The codecs of what is stored, each with its side: of keys, and of values unless these are the keys.
+    pub fn codecs(&self) -> impl Iterator<Item = (&'static dyn KvCodec, KvSide)> {
+        let sides = [(self.k, KvSide::Keys), (self.v, KvSide::Values)];
+        sides.into_iter().take(if self.values_are_keys { 1 } else { 2 })
     }
 
     /// Size of its page pool, exact pages excluded.

@@ -3,8 +3,9 @@
 use std::ops::Range;
 
 use super::{
-    Attend, AttnIn, BasisId, Buf, Conv, Delta, Embed, Expert, Experts, FfnIn, Kv, KvDecl, Linear, Logits,
-    Mamba, Norm, Program, ProjAdd, ProjIn, Rope, RopeId, Routing, Sample, Stage, State, Weight, WeightDecl,
+    Attend, AttnIn, BasisId, Buf, Conv, Delta, Embed, Expert, Experts, FfnIn, HeadProj, Kv, KvDecl, LatentIn,
+    Linear, Logits, Mamba, Norm, Program, ProjAdd, ProjIn, Rope, RopeId, Routing, Sample, Stage, State,
+    Weight, WeightDecl,
 };
 
 /// Consecutive stages of a program as a separate program, with a mapping of its declarations to the whole.
@@ -83,6 +84,24 @@ pub(super) fn named(stage: &mut Stage) -> Vec<Named<'_>> {
             all.extend(rope.as_mut().map(Named::Rope));
             all.extend([Named::Kv(kv), Out(q)]);
             all.extend(gate.as_mut().map(Out));
+            all
+        }
+        Stage::LatentIn(s) => {
+            let LatentIn { x, norm, q_latent, wq, wk, wkv, kv_norm, rope, kv, q } = s;
+            let mut all = vec![In(x)];
+            all.extend(of_norm(norm).chain(of_norm(kv_norm)));
+            if let Some((linear, norm)) = q_latent {
+                all.extend(of_linear(linear).chain(of_norm(norm)));
+            }
+            all.extend([wq, wkv].into_iter().chain(wk).flat_map(of_linear));
+            all.extend([Named::Rope(rope), Named::Kv(kv), Out(q)]);
+            all
+        }
+        Stage::HeadProj(s) => {
+            let HeadProj { x, w, out } = s;
+            let mut all = vec![In(x)];
+            all.extend(w.iter_mut().flat_map(of_linear));
+            all.push(Out(out));
             all
         }
         Stage::ProjIn(s) => {
@@ -250,13 +269,13 @@ impl Program {
     /// first, and its output is projected at the end.
     fn begins_layer(&self, at: usize) -> bool {
         match self.stages[at].1 {
-            Stage::AttnIn(_) => true,
+            Stage::AttnIn(_) | Stage::LatentIn(_) => true,
             Stage::ProjIn(_) => !matches!(self.stages[..at].last(), Some((_, Stage::Attend(_)))),
             _ => false,
         }
     }
 
-    /// The layers in order: each from its `AttnIn` or `ProjIn` to the next one's, or to the head.
+    /// The layers in order: each from its first stage to the next one's, or to the head.
     pub fn layers(&self) -> Vec<Layer> {
         let is_head = |(_, stage): &(String, Stage)| matches!(stage, Stage::Logits(_));
         let end = self.stages.iter().position(is_head).unwrap_or(self.stages.len());
@@ -303,10 +322,12 @@ impl Program {
                     cols.to_string()
                 }
                 Named::Kv(kv) => {
-                    let KvDecl { n_kv_heads, head_dim, k, v, window, sliding } = self.kv_decl(*kv);
+                    let KvDecl { n_kv_heads, head_dim, k, v, window, sliding, values_are_keys } =
+                        self.kv_decl(*kv);
                     *kv = Kv(0);
                     let codecs = [k.name(), v.name()];
-                    format!("{n_kv_heads} heads of {head_dim}, {codecs:?}, {window:?}, {sliding:?}")
+                    let shared = if *values_are_keys { ", values are keys" } else { "" };
+                    format!("{n_kv_heads} heads of {head_dim}, {codecs:?}, {window:?}, {sliding:?}{shared}")
                 }
                 Named::State(state) => {
                     let decl = self.state_decl(*state);

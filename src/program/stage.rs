@@ -17,12 +17,16 @@ pub enum Stage {
     Embed(Embed),
     /// Norm, Q, K, V, rotary embedding, KV write.
     AttnIn(AttnIn),
+    /// Norm, queries and latent vectors of multi-head latent attention, KV write.
+    LatentIn(LatentIn),
     /// Attention over the cache.
     Attend(Attend),
     /// Norm and the input projections of a recurrent layer.
     ProjIn(ProjIn),
     /// A convolution over the rows of a sequence.
     Conv(Conv),
+    /// A projection of each head's vector by a matrix of its own.
+    HeadProj(HeadProj),
     /// A gated delta net: convolution, recurrence, gated norm.
     Delta(Delta),
     /// A Mamba-2 recurrence, gated, with a norm.
@@ -45,9 +49,11 @@ impl Stage {
         match self {
             Self::Embed(_) => "embed",
             Self::AttnIn(_) => "attn_in",
+            Self::LatentIn(_) => "latent_in",
             Self::Attend(_) => "attend",
             Self::ProjIn(_) => "proj_in",
             Self::Conv(_) => "conv",
+            Self::HeadProj(_) => "head_proj",
             Self::Delta(_) => "delta",
             Self::Mamba(_) => "mamba",
             Self::ProjAdd(_) => "proj_add",
@@ -68,6 +74,11 @@ impl Stage {
         let linears: Vec<&mut Linear> = match self {
             Self::AttnIn(s) => vec![&mut s.wq, &mut s.wk, &mut s.wv],
             Self::ProjIn(s) => s.products.iter_mut().map(|(linear, _)| linear).collect(),
+            Self::LatentIn(s) => {
+                let latent = s.q_latent.iter_mut().map(|(linear, _)| linear);
+                latent.chain([&mut s.wq, &mut s.wkv]).chain(&mut s.wk).collect()
+            }
+            Self::HeadProj(s) => s.w.iter_mut().collect(),
             Self::ProjAdd(s) => vec![&mut s.w],
             Self::FfnIn(s) => s.gate.iter_mut().chain([&mut s.up]).chain(&mut s.share).collect(),
             Self::Experts(s) => {
@@ -89,9 +100,11 @@ impl Stage {
         match self {
             Self::Embed(s) => (vec![], vec![s.x]),
             Self::AttnIn(s) => (vec![s.x], [s.q].into_iter().chain(s.gate).collect()),
+            Self::LatentIn(s) => (vec![s.x], vec![s.q]),
             Self::Attend(s) => ([s.q].into_iter().chain(s.gate).collect(), vec![s.out]),
             Self::ProjIn(s) => (vec![s.x], s.products.iter().map(|(_, buf)| *buf).collect()),
             Self::Conv(s) => ([s.u].into_iter().chain(s.before).chain(s.after).collect(), vec![s.out]),
+            Self::HeadProj(s) => (vec![s.x], vec![s.out]),
             Self::Delta(s) => (vec![s.u, s.z, s.a, s.b], vec![s.out]),
             Self::Mamba(s) => (vec![s.c, s.z, s.a], vec![s.out]),
             Self::ProjAdd(s) => (vec![s.y, s.x], vec![s.x]),
@@ -106,8 +119,18 @@ impl Stage {
     pub fn linears(&self) -> (RowsOf, impl Iterator<Item = &Linear>) {
         let experts: &[Expert] = if let Self::Experts(s) = self { &s.experts } else { &[] };
         let products: &[(Linear, Buf)] = if let Self::ProjIn(s) = self { &s.products } else { &[] };
+        let of_heads: &[Linear] = match self {
+            Self::LatentIn(s) => &s.wk,
+            Self::HeadProj(s) => &s.w,
+            _ => &[],
+        };
         let (rows, linears) = match self {
             Self::AttnIn(s) => (RowsOf::Step, [Some(&s.wq), Some(&s.wk), Some(&s.wv), None]),
+            Self::LatentIn(s) => {
+                let latent = s.q_latent.as_ref().map(|(linear, _)| linear);
+                (RowsOf::Step, [latent, Some(&s.wq), Some(&s.wkv), None])
+            }
+            Self::HeadProj(_) => (RowsOf::Step, [None; 4]),
             Self::ProjAdd(s) => (RowsOf::Step, [Some(&s.w), None, None, None]),
             Self::FfnIn(s) => (RowsOf::Step, [Some(&s.up), s.gate.as_ref(), s.share.as_ref(), None]),
             Self::Experts(s) => (RowsOf::Step, [Some(&s.router), None, None, None]),
@@ -117,7 +140,7 @@ impl Stage {
         };
         let experts = experts.iter().flat_map(|expert| [&expert.gate, &expert.up, &expert.down]);
         let products = products.iter().map(|(linear, _)| linear);
-        (rows, linears.into_iter().flatten().chain(products).chain(experts))
+        (rows, linears.into_iter().flatten().chain(products).chain(of_heads).chain(experts))
     }
 }
 
@@ -166,6 +189,53 @@ pub struct AttnIn {
     pub q: Buf,
     /// Out: the gate of attention's output, `[rows, n_heads * head_dim]` (Qwen3.5).
     pub gate: Option<Buf>,
+}
+
+/// The inputs of multi-head latent attention (DeepSeek-V2) in its absorbed form: all heads share one KV head,
+/// whose keys are also the values ([`KvDecl::values_are_keys`](super::KvDecl::values_are_keys)).
+///
+/// ```text
+/// n = norm(x)
+/// a = q_norm(Wa n), or n without a latent vector of queries
+/// per head h: (p | t) = Wq a; q[h] = (Wk[h] p | rope(t))
+/// (c | t) = Wkv n; kv[seq[r], pos[r]] = (kv_norm(c) | rope(t))
+/// ```
+///
+/// `c` has `rank` elements, which are the rows of each `Wk[h]`; `t` has the other elements of a KV head, and
+/// `p` as many as `Wk[h]` has columns.
+#[derive(Clone, Debug)]
+pub struct LatentIn {
+    /// In: `[rows, dim]`.
+    pub x: Buf,
+    /// Norm before the projections.
+    pub norm: Norm,
+    /// `Wa`, `[q_rank, dim]`, and the norm of its product, weight `[q_rank]`.
+    pub q_latent: Option<(Linear, Norm)>,
+    /// The heads' parts `p` and `t`, `[n_heads * (cols of wk + head_dim - rank), q_rank or dim]`.
+    pub wq: Linear,
+    /// Per head `[rank, elements of p]`.
+    pub wk: Vec<Linear>,
+    /// `[head_dim, dim]`.
+    pub wkv: Linear,
+    /// Norm of the latent vector, weight `[rank]`.
+    pub kv_norm: Norm,
+    /// Rotary embedding of `t`.
+    pub rope: RopeId,
+    /// Out: this layer's cache, of one KV head.
+    pub kv: Kv,
+    /// Out: `[rows, n_heads * head_dim]`.
+    pub q: Buf,
+}
+
+/// `out[r][h] = W[h] x[r][h]` for each head `h`, of which `W[h]` multiplies the first elements.
+#[derive(Clone, Debug)]
+pub struct HeadProj {
+    /// In: `[rows, n_heads * head_dim]`.
+    pub x: Buf,
+    /// Per head `[outputs, at most head_dim]`, all of the same shape.
+    pub w: Vec<Linear>,
+    /// Out: `[rows, n_heads * outputs]`.
+    pub out: Buf,
 }
 
 /// `out[r] = softmax(scale * q[r] . K[first ..= last]) V`, each query head with KV head
@@ -561,7 +631,7 @@ pub enum RopeStyle {
 }
 
 macro_rules! from_struct {
-    ($($name:ident),*) => {$(
+    ($($name:ident),* $(,)?) => {$(
         impl From<$name> for Stage {
             fn from(stage: $name) -> Self {
                 Stage::$name(stage)
@@ -569,4 +639,7 @@ macro_rules! from_struct {
         }
     )*};
 }
-from_struct!(Embed, AttnIn, Attend, ProjIn, Conv, Delta, Mamba, ProjAdd, FfnIn, Experts, Logits, Sample);
+from_struct!(
+    Embed, AttnIn, LatentIn, Attend, HeadProj, ProjIn, Conv, Delta, Mamba, ProjAdd, FfnIn, Experts, Logits,
+    Sample,
+);

@@ -5,9 +5,9 @@ use std::fmt;
 use ggml_types::{Act, ActQuant};
 
 use super::{
-    Attend, AttnIn, Buf, Conv, Delta, Embed, Expert, Experts, FfnIn, Gating, Groups, KvDecl, Linear, Logits,
-    Mamba, Norm, NormKind, Program, ProjAdd, ProjIn, Rope, RopeStyle, Routing, RowsOf, Sample, Stage,
-    StateDecl, Weight,
+    Attend, AttnIn, Buf, Conv, Delta, Embed, Expert, Experts, FfnIn, Gating, Groups, HeadProj, KvDecl,
+    LatentIn, Linear, Logits, Mamba, Norm, NormKind, Program, ProjAdd, ProjIn, Rope, RopeStyle, Routing,
+    RowsOf, Sample, Stage, StateDecl, Weight,
 };
 
 impl fmt::Display for Program {
@@ -27,9 +27,9 @@ impl fmt::Display for Program {
         }
         for (i, kv) in self.kvs.iter().enumerate() {
             // The exact window of a codec is not printed.
-            let KvDecl { n_kv_heads, head_dim, k, v, window: _, sliding } = kv;
+            let KvDecl { n_kv_heads, head_dim, k, v, window: _, sliding, values_are_keys } = kv;
             let kept = sliding.map_or(String::new(), |n| format!(", of the last {n} positions"));
-            let (k, v) = (k.name(), v.name());
+            let (k, v) = (k.name(), if *values_are_keys { "as k" } else { v.name() });
             writeln!(f, "kv     {i}: {n_kv_heads} heads of {head_dim}, k {k}, v {v}{kept}")?;
         }
         for (i, state) in self.states.iter().enumerate() {
@@ -100,6 +100,30 @@ impl Program {
                     head_norm("q", q_norm),
                     head_norm("k", k_norm),
                 )
+            }
+            Stage::LatentIn(s) => {
+                let LatentIn { x, norm, q_latent, wq, wk, wkv, kv_norm, rope, kv, q } = s;
+                let n = self.norm_text(norm, self.buf_name(*x));
+                let a = q_latent.as_ref().map_or("n".to_owned(), |(linear, norm)| {
+                    self.norm_text(norm, &self.linear_text(linear, "n"))
+                });
+                format!(
+                    "n = {n}; (p, t) = {}; {} = ({} per head of {}, t); \
+                     kv {} = (c, t) = {}, {}; rope {} of t",
+                    self.linear_text(wq, &a),
+                    self.buf_name(*q),
+                    self.linear_text(&wk[0], "p"),
+                    wk.len(),
+                    kv.0,
+                    self.linear_text(wkv, "n"),
+                    self.norm_text(kv_norm, "c"),
+                    rope.0,
+                )
+            }
+            Stage::HeadProj(s) => {
+                let HeadProj { x, ref w, out } = *s;
+                let of_head = self.linear_text(&w[0], self.buf_name(x));
+                format!("{} = {of_head} per head of {}", self.buf_name(out), w.len())
             }
             Stage::Attend(s) => {
                 let Attend { q, kv, scale, window, ahead, sinks, gate, out } = *s;

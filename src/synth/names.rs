@@ -32,6 +32,7 @@ fn rope_dims(spec: &Spec) -> usize {
         Family::Qwen35 { .. } | Family::Qwen3Next { .. } => (spec.head_dim / 4).max(2),
         Family::Glm4 | Family::Glm4Moe { .. } => spec.head_dim / 2,
         Family::Phi3 { rope_dims, .. } => rope_dims.min(spec.head_dim),
+        Family::DeepSeek2 { rope_dims, .. } => rope_dims,
         _ => spec.head_dim,
     }
 }
@@ -49,16 +50,21 @@ pub(super) fn metadata(spec: &Spec) -> Metadata {
     set("block_count", spec.n_layers);
     match spec.family {
         Family::Qwen35 { experts: Some(_), .. } => {}
-        Family::Glm4Moe { dense_dim, .. } => set("feed_forward_length", dense_dim),
-        _ => set("feed_forward_length", spec.ffn_dim),
+        family => {
+            set("feed_forward_length", family.dense_first().map_or(spec.ffn_dim, |(_, dense_dim)| dense_dim));
+        }
     }
     set("attention.head_count", spec.n_heads);
     if spec.family.has_rope() {
         if !matches!(spec.family, Family::Lfm2 | Family::Mamba { .. }) {
             set("attention.head_count_kv", spec.n_kv_heads);
         }
-        set("attention.key_length", spec.head_dim);
-        set("attention.value_length", spec.head_dim);
+        let [key, value] = match spec.family {
+            Family::DeepSeek2 { rank, rope_dims, .. } => [rank + rope_dims, rank],
+            _ => [spec.head_dim; 2],
+        };
+        set("attention.key_length", key);
+        set("attention.value_length", value);
         set("rope.dimension_count", rope_dims(spec));
         out.set(format!("{architecture}.rope.freq_base"), spec.rope_base);
         out.set(format!("{architecture}.attention.layer_norm_rms_epsilon"), spec.norm_eps);
@@ -145,12 +151,15 @@ pub(super) fn metadata(spec: &Spec) -> Metadata {
                 out.set(format!("{architecture}.rope.scaling.finetuned"), false);
             }
         }
-        Family::Glm4Moe { n_dense, .. } => {
-            // As in the published models: sigmoid, normalised.
-            out.set(format!("{architecture}.leading_dense_block_count"), n_dense as u32);
-            out.set(format!("{architecture}.expert_shared_count"), 1_u32);
-            out.set(format!("{architecture}.expert_gating_func"), 2_u32);
-            out.set(format!("{architecture}.expert_weights_norm"), true);
+        Family::DeepSeek2 { q_rank, rank, value_dim, .. } => {
+            let mut set =
+                |key: &str, value: usize| out.set(format!("{architecture}.attention.{key}"), value as u32);
+            set("q_lora_rank", q_rank);
+            set("kv_lora_rank", rank);
+            set("key_length_mla", spec.head_dim);
+            set("value_length_mla", value_dim);
+            // As in GLM-4.7-Flash.
+            out.set(format!("{architecture}.expert_weights_scale"), 1.8_f32);
         }
         Family::Phi3 { original_ctx: Some(original), .. } => {
             out.set(format!("{architecture}.rope.scaling.original_context_length"), original as u32);
@@ -184,6 +193,13 @@ pub(super) fn metadata(spec: &Spec) -> Metadata {
             out.set(format!("{architecture}.rope.scaling.factor"), YARN_FACTOR as f32);
         }
         _ => {}
+    }
+    if let Some((n_dense, _)) = spec.family.dense_first() {
+        // As in the published models: sigmoid, normalised.
+        out.set(format!("{architecture}.leading_dense_block_count"), n_dense as u32);
+        out.set(format!("{architecture}.expert_shared_count"), 1_u32);
+        out.set(format!("{architecture}.expert_gating_func"), 2_u32);
+        out.set(format!("{architecture}.expert_weights_norm"), true);
     }
     if let Some(file_type) = spec.ty.file_type() {
         out.set("general.file_type", file_type);
@@ -264,7 +280,17 @@ impl Tensors<'_> {
         let post_norms = matches!(family, Family::Gemma3 { .. } | Family::Glm4);
         let fused_gate = matches!(family, Family::Glm4 | Family::Phi3 { .. });
         self.norm(&format!("{blk}.attn_norm"), dim);
-        if matches!(family, Family::Gpt2 | Family::Phi3 { .. }) {
+        let mut outputs = q_dim;
+        if let Family::DeepSeek2 { q_rank, rank, rope_dims, value_dim, .. } = family {
+            self.linear(&format!("{blk}.attn_q_a"), q_rank, dim);
+            self.norm(&format!("{blk}.attn_q_a_norm"), q_rank);
+            self.linear(&format!("{blk}.attn_q_b"), q_dim, q_rank);
+            self.linear(&format!("{blk}.attn_kv_a_mqa"), rank + rope_dims, dim);
+            self.norm(&format!("{blk}.attn_kv_a_norm"), rank);
+            self.matrices(&format!("{blk}.attn_k_b"), &[n_heads, rank, head_dim - rope_dims], false);
+            self.matrices(&format!("{blk}.attn_v_b"), &[n_heads, value_dim, rank], false);
+            outputs = n_heads * value_dim;
+        } else if matches!(family, Family::Gpt2 | Family::Phi3 { .. }) {
             self.linear(&format!("{blk}.attn_qkv"), q_dim + 2 * kv_dim, dim);
         } else {
             self.linear(&format!("{blk}.attn_q"), q_dim, dim);
@@ -278,7 +304,7 @@ impl Tensors<'_> {
         if sub_norms {
             self.norm(&format!("{blk}.attn_sub_norm"), q_dim);
         }
-        self.linear(&format!("{blk}.attn_output"), dim, q_dim);
+        self.linear(&format!("{blk}.attn_output"), dim, outputs);
         if post_norms {
             self.norm(&format!("{blk}.post_attention_norm"), dim);
         }
@@ -292,12 +318,10 @@ impl Tensors<'_> {
             }
             _ => self.norm(&format!("{blk}.ffn_norm"), dim),
         }
-        let (n_dense, ffn_dim) = match family {
-            Family::Glm4Moe { n_dense, dense_dim, .. } if layer < n_dense => (n_dense, dense_dim),
-            Family::Glm4Moe { n_dense, .. } => (n_dense, ffn_dim),
-            _ => (0, ffn_dim),
-        };
-        if let Some((n_experts, _)) = family.experts().filter(|_| layer >= n_dense) {
+        let dense_first = family.dense_first();
+        let is_dense = dense_first.is_some_and(|(n_dense, _)| layer < n_dense);
+        let ffn_dim = dense_first.filter(|_| is_dense).map_or(ffn_dim, |(_, dense_dim)| dense_dim);
+        if let Some((n_experts, _)) = family.experts().filter(|_| !is_dense) {
             let fill = Fill::Dense(1.0 / (dim as f32).sqrt());
             self.vector(&format!("{blk}.ffn_gate_inp.weight"), &[n_experts, dim], fill);
             self.bias(&format!("{blk}.ffn_gate_inp"), &[n_experts]);
@@ -305,11 +329,11 @@ impl Tensors<'_> {
                 let name = format!("{blk}.ffn_{part}_exps");
                 self.matrices(&name, &[n_experts, rows, cols], false);
                 self.bias(&name, &[n_experts, rows]);
-                if let Family::Glm4Moe { .. } = family {
+                if dense_first.is_some() {
                     self.linear(&format!("{blk}.ffn_{part}_shexp"), rows, cols);
                 }
             }
-            if let Family::Glm4Moe { .. } = family {
+            if dense_first.is_some() {
                 self.vector(&format!("{blk}.exp_probs_b.bias"), &[n_experts], Fill::Dense(0.02));
             }
             return;

@@ -41,6 +41,26 @@ pub enum Family {
         /// Width of those.
         dense_dim: usize,
     },
+    /// `deepseek2`: multi-head latent attention, and experts as in `glm4moe`. The length of a head is that of
+    /// a key.
+    DeepSeek2 {
+        /// Number of experts per layer.
+        n_experts: usize,
+        /// Number of experts used per row.
+        n_used: usize,
+        /// Number of layers with a feed-forward network.
+        n_dense: usize,
+        /// Width of those.
+        dense_dim: usize,
+        /// Length of the latent vector of queries.
+        q_rank: usize,
+        /// Length of the latent vector of keys and values.
+        rank: usize,
+        /// Elements of a key that RoPE rotates, fewer than all.
+        rope_dims: usize,
+        /// Length of a value.
+        value_dim: usize,
+    },
     /// `phi3`: queries, keys and values in one tensor, gate and up in another.
     Phi3 {
         /// Elements of a head that RoPE rotates, at most its length.
@@ -154,6 +174,7 @@ impl Family {
             Self::Granite { .. } => "granite",
             Self::Glm4 => "glm4",
             Self::Glm4Moe { .. } => "glm4moe",
+            Self::DeepSeek2 { .. } => "deepseek2",
             Self::Phi3 { .. } => "phi3",
             Self::Lfm2 => "lfm2",
             Self::Mamba { form: MambaForm::Granite, .. } => "granitehybrid",
@@ -179,6 +200,7 @@ impl Family {
             | Self::Qwen3Moe { n_experts, n_used }
             | Self::Qwen3Next { n_experts, n_used, .. }
             | Self::Glm4Moe { n_experts, n_used, .. }
+            | Self::DeepSeek2 { n_experts, n_used, .. }
             | Self::GptOss { n_experts, n_used, .. } => Some((n_experts, n_used)),
             Self::Qwen35 { experts, .. } => experts,
             _ => None,
@@ -191,6 +213,17 @@ impl Family {
             Self::Qwen35 { n_key_heads, n_value_heads, state_dim, .. }
             | Self::Qwen3Next { n_key_heads, n_value_heads, state_dim, .. } => {
                 Some([n_key_heads, n_value_heads, state_dim])
+            }
+            _ => None,
+        }
+    }
+
+    /// Number of layers before the first mixture of experts, and their width, if the family has such layers
+    /// and a shared expert after them.
+    pub(super) fn dense_first(self) -> Option<(usize, usize)> {
+        match self {
+            Self::Glm4Moe { n_dense, dense_dim, .. } | Self::DeepSeek2 { n_dense, dense_dim, .. } => {
+                Some((n_dense, dense_dim))
             }
             _ => None,
         }
@@ -658,6 +691,28 @@ pub static PRESETS: &[Preset] = &[
         ..LLAMA_3
     },
     Preset {
+        name: "glm-4.7-flash",
+        about: "zai-org/GLM-4.7-Flash",
+        family: Family::DeepSeek2 {
+            n_experts: 64,
+            n_used: 4,
+            n_dense: 1,
+            dense_dim: 10_240,
+            q_rank: 768,
+            rank: 512,
+            rope_dims: 64,
+            value_dim: 256,
+        },
+        size: [47, 2048, 1536],
+        heads: [20, 1, 256],
+        n_vocab: 154_880,
+        n_ctx: 202_752,
+        rope_base: 1_000_000.0,
+        tied: false,
+        pre: Some("glm4"),
+        ..LLAMA_3
+    },
+    Preset {
         name: "phi-4",
         about: "microsoft/phi-4",
         family: Family::Phi3 { rope_dims: 128, original_ctx: None },
@@ -864,6 +919,12 @@ impl Spec {
             if !all || !n_heads.is_multiple_of(n_groups) {
                 return refuse("Spec::family", format!("{:?}", self.family));
             }
+        }
+        if let Family::DeepSeek2 { rope_dims, .. } = self.family
+            && self.head_dim <= rope_dims
+        {
+            let detail = format!("want more than {rope_dims} rotated elements, found {}", self.head_dim);
+            return refuse("Spec::head_dim", detail);
         }
         if !self.head_dim.is_multiple_of(2) {
             return refuse("Spec::head_dim", format!("want an even number, found {}", self.head_dim));

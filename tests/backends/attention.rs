@@ -96,6 +96,7 @@ impl Attention {
             v: shape.codec,
             window: KvWindow::default(),
             sliding: None,
+            values_are_keys: false,
         });
         let scale = 1.0 / (head_dim as f32).sqrt();
         case.p.push(

@@ -123,7 +123,15 @@ fn layers_can_have_a_second_norm() {
         let [wq, wk, wv] =
             [(layer, 128), (layer, 64), (other, 64)].map(|(l, rows)| normed(&mut case, l, rows));
         let (k, window) = (kv_by_name("f16").expect("a codec"), KvWindow::default());
-        let kv = case.p.kv(KvDecl { n_kv_heads: 2, head_dim: 32, k, v: k, window, sliding: None });
+        let kv = case.p.kv(KvDecl {
+            n_kv_heads: 2,
+            head_dim: 32,
+            k,
+            v: k,
+            window,
+            sliding: None,
+            values_are_keys: false,
+        });
         case.p.push("attn_in", AttnIn::of(x, norm, [wq, wk, wv], kv, q));
         let scale = 0.2;
         case.p.push("attend", Attend::causal(q, kv, scale, y));

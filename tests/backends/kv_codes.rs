@@ -53,6 +53,7 @@ impl Attention {
             v,
             window: KvWindow::default(),
             sliding: None,
+            values_are_keys: false,
         });
         let attn_in = AttnIn::of(x, norm, [wq, wk, wv], kv, q);
         case.p.push("attn_in", attn_in);

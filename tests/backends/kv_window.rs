@@ -400,6 +400,7 @@ fn head_sizes_without_a_rotation_are_refused() {
         v: codec("f16"),
         window: KvWindow::default(),
         sliding: None,
+        values_are_keys: false,
     };
     assert!(decl.k.vec_bytes(80).unwrap_err().to_string().contains("power of two"));
     p.kv(decl);

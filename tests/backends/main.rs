@@ -18,6 +18,7 @@ mod kernels;
 mod kv_codes;
 mod kv_lengths;
 mod kv_window;
+mod latent;
 #[cfg(feature = "simt")]
 mod long_rows;
 mod mamba;

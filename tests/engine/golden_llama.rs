@@ -18,14 +18,19 @@ struct Case {
     reference: &'static str,
     /// True if layers quantise their input to int8, which changes logits if a step flips.
     int8: bool,
+    /// True if transformers has a constant epsilon for some norms, which the file cannot specify.
+    other_eps: bool,
 }
 
 const fn plain(model: &'static str, reference: &'static str) -> Case {
-    Case { model, reference, int8: false }
+    Case { model, reference, int8: false, other_eps: false }
 }
 
 /// Models in the repository; the others are in `shared/golden`.
 const IN_TREE: [&str; 2] = ["qwen3/tiny-f16.gguf", "llama-i2_s/tiny-i2_s.gguf"];
+
+/// A model that runs only on the CPU.
+const CPU_ONLY: &str = "deepseek2/tiny-f16.gguf";
 
 const CASES: &[Case] = &[
     plain("llama/tiny-f16.gguf", "llama/f16.hf-fp32"),
@@ -62,6 +67,7 @@ const CASES: &[Case] = &[
     plain("granitehybrid/tiny-f16.gguf", "granitehybrid/f16.hf-fp32"),
     plain("falcon-h1/tiny-f16.gguf", "falcon-h1/f16.hf-fp32"),
     plain("glm4moe/tiny-f16.gguf", "glm4moe/f16.hf-fp32"),
+    Case { other_eps: true, ..plain("deepseek2/tiny-f16.gguf", "deepseek2/f16.hf-fp32") },
     Case { int8: true, ..plain("llama-i2_s/tiny-i2_s.gguf", "llama-i2_s/i2_s.spec-fp64") },
 ];
 
@@ -80,6 +86,8 @@ impl Case {
     /// f32 sums in another order, 1e-4 between the references; with int8 layers only position 0 is precise.
     fn is_within(&self, far: &Distance) -> bool {
         match self.int8 {
+            // 1.0e-5 in the mean with float64 and the file's epsilon.
+            false if self.other_eps => far.first <= 2e-4 && far.mean <= 2e-5,
             false => far.first <= 1e-4 && far.mean <= 1e-5,
             true => far.first <= 1e-3 && far.mean <= 0.04 && far.mean_cosine > 0.9993,
         }
@@ -104,18 +112,31 @@ fn logits_match_the_references() {
     }
 }
 
-/// Folders of `shared/golden` with a prompt of 512 tokens and transformers' logits of some of its positions.
-const LONG: [&str; 9] =
-    ["granite", "glm4", "phi3", "qwen3next", "lfm2", "granitehybrid", "falcon-h1", "glm4moe", "granitemoe"];
+/// Models of `shared/golden` with a prompt of 512 tokens and transformers' logits of some of its positions.
+const LONG: [&str; 11] = [
+    "granite/f16",
+    "glm4/f16",
+    "phi3/f16",
+    "qwen3next/f16",
+    "lfm2/f16",
+    "granitehybrid/f16",
+    "falcon-h1/f16",
+    "glm4moe/f16",
+    "granitemoe/f16",
+    "deepseek2/f16",
+    "deepseek2/lite-f16",
+];
 
 #[test]
 fn long_prompts_match_transformers() {
     for name in LONG {
-        let file = |ext: &str| golden(&format!("{name}/f16.{ext}"));
+        let (folder, stem) = name.split_once('/').expect("a folder");
+        let file = |ext: &str| golden(&format!("{name}.{ext}"));
         let Some(prompt) = file("long-prompt.txt") else { continue };
         let [rows, logits] = ["long-rows.npy", "hf-fp32.long-logits.npy"].map(|ext| file(ext).expect(ext));
         let (rows, want) = (npy(&rows).i64s(), npy(&logits).f32s());
-        let gguf = Gguf::open(&golden(&format!("{name}/tiny-f16.gguf")).expect("a model")).expect("a file");
+        let gguf =
+            Gguf::open(&golden(&format!("{folder}/tiny-{stem}.gguf")).expect("a model")).expect("a file");
         let engine = support::logits::engine(gguf, "f32", simd::best(), |options| options.n_ctx = Some(512));
         let all = all_logits(&engine, &sequences(&prompt));
         let n_vocab = want.len() / rows.len();
@@ -123,7 +144,7 @@ fn long_prompts_match_transformers() {
         let mean = got.zip(&want).map(|(got, want)| f64::from((got - want).abs())).sum::<f64>();
         let mean = mean / want.len() as f64;
         eprintln!("{name}: mean {mean:.1e}");
-        // f32 sums in another order, here and in the reference; float64 is up to 1.1e-5 from the latter.
+        // f32 sums in another order, here and in the reference; float64 is up to 1.3e-5 from the latter.
         assert!(mean <= 3e-5, "{name}: mean {mean:e}");
     }
 }
@@ -156,7 +177,7 @@ fn i8_block_logits_are_as_close_as_llama_cpp() {
 #[test]
 #[ignore = "thorough: scripts/test --all"]
 fn logits_on_devices_match_the_references() {
-    for case in CASES {
+    for case in CASES.iter().filter(|case| case.model != CPU_ONLY) {
         let Some((path, want)) = case.files() else { continue };
         let caches: &[(&str, f64)] = match case.model {
             "llama/tiny-f16.gguf"

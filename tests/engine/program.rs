@@ -65,6 +65,7 @@ fn bitnet(s: &Shape) -> Program {
             v: codec,
             window: KvWindow::default(),
             sliding: None,
+            values_are_keys: false,
         });
         p.push(format!("{layer}.attn_in"), AttnIn { rope, ..AttnIn::of(x, attn_norm, [wq, wk, wv], kv, q) });
         p.push(format!("{layer}.attend"), Attend::causal(q, kv, 0.088, y));

@@ -11,10 +11,12 @@ use super::{relative, rust_files};
 const STRUCTS: &[(&str, &[(&str, &str)])] = &[
     ("Embed", &[]),
     ("AttnIn", &[]),
+    ("LatentIn", &[]),
     ("Attend", &[]),
     ("ProjIn", &[]),
     ("Conv", &[]),
     ("Mamba", &[]),
+    ("HeadProj", &[]),
     ("Delta", &[]),
     ("ProjAdd", &[]),
     ("FfnIn", &[]),

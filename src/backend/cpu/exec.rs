@@ -14,7 +14,10 @@ use super::states::States;
 use super::stream::{Layout, Reader, Streaming};
 use super::system::{self, NAME};
 use super::weights::{StoredWeight, Weights};
-use super::{attend, attn_in, conv, delta, embed, experts, ffn_in, logits, mamba, proj_add, proj_in, sample};
+use super::{
+    attend, attn_in, conv, delta, embed, experts, ffn_in, head_proj, latent_in, logits, mamba, proj_add,
+    proj_in, sample,
+};
 use crate::{BackendError, DeviceMemory, KvPage, StageTime, assert_declared, memory};
 use sterna_cpu_kernels::{Heap, Kernels};
 use sterna_host::clock::Instant;
@@ -76,6 +79,17 @@ impl Sizes {
                     let kv = p.kv_decl(s.kv);
                     let q_cols = p.buf_decl(s.q).cols;
                     sizes.attend = sizes.attend.with(q_cols, kv.n_kv_heads, kv.head_dim);
+                }
+                Stage::LatentIn(s) => {
+                    sizes.kv_cols = sizes.kv_cols.max(p.kv_decl(s.kv).head_dim);
+                    sizes.gated_cols = sizes.gated_cols.max(p.weight_decl(s.wq.w).rows);
+                    let latent = s.q_latent.iter().map(|(linear, _)| linear);
+                    let products = latent.chain(&s.wk).map(|linear| p.weight_decl(linear.w).rows);
+                    sizes.product_cols = products.fold(sizes.product_cols, usize::max);
+                }
+                Stage::HeadProj(s) => {
+                    let products = s.w.iter().map(|linear| p.weight_decl(linear.w).rows);
+                    sizes.product_cols = products.fold(sizes.product_cols, usize::max);
                 }
                 Stage::FfnIn(s) => {
                     let product_cols = s.gate.as_ref().map_or(0, |_| p.buf_decl(s.h).cols);
@@ -299,8 +313,11 @@ impl Compiled {
         self.outputs.clear();
         self.outputs.extend(step.rows.iter().enumerate().filter(|(_, row)| row.logits).map(|(i, _)| i));
         for (i, rope) in self.ropes.iter_mut().enumerate() {
-            let rotates =
-                |stage: &Stage| matches!(stage, Stage::AttnIn(s) if s.rope == Some(RopeId(i as u32)));
+            let rotates = |stage: &Stage| match stage {
+                Stage::AttnIn(s) => s.rope == Some(RopeId(i as u32)),
+                Stage::LatentIn(s) => s.rope == RopeId(i as u32),
+                _ => false,
+            };
             if stages.iter().any(|(_, stage)| rotates(stage)) {
                 rope.prepare(pool, step.rows);
             }
@@ -348,9 +365,11 @@ fn run_stage(cx: &mut Cx<'_>, stage: &Stage) -> Result<(), BackendError> {
     match stage {
         Stage::Embed(s) => return embed::run(cx, s),
         Stage::AttnIn(s) => return attn_in::run(cx, s),
+        Stage::LatentIn(s) => return latent_in::run(cx, s),
         Stage::Attend(s) => attend::run(cx, s),
         Stage::ProjIn(s) => return proj_in::run(cx, s),
         Stage::Conv(s) => conv::run(cx, s),
+        Stage::HeadProj(s) => return head_proj::run(cx, s),
         Stage::Delta(s) => delta::run(cx, s),
         Stage::Mamba(s) => mamba::run(cx, s),
         Stage::ProjAdd(s) => return proj_add::run(cx, s),

@@ -104,6 +104,12 @@ pub fn is_appended(decl: &KvDecl) -> bool {
 
 /// Checks that a cache has kernels; otherwise names what is missing, for a message.
 pub fn check(decl: &KvDecl) -> Result<(), String> {
+    if decl.values_are_keys {
+        return Err(
+            "attend over keys that are also the values (multi-head latent attention runs only on the CPU)"
+                .to_owned(),
+        );
+    }
     let (k, v, head_dim) = (decl.k.name(), decl.v.name(), decl.head_dim);
     match form(decl) {
         None if decl.k.form() == decl.v.form() => {
@@ -196,8 +202,8 @@ impl KvLayout {
         let mut pages_of = |part: &str, n: usize, page_bytes: u64| {
             on.alloc_for(MemoryKind::Kv, part, page_bytes.saturating_mul(n as u64))
         };
-        // `form` covers the codecs, `KvDecl::pages` the sliding window.
-        let KvDecl { n_kv_heads, head_dim, k: _, v: _, window, sliding: _ } = *decl;
+        // `form` covers the codecs, `KvDecl::pages` the sliding window, and `check` the rest.
+        let KvDecl { n_kv_heads, head_dim, k: _, v: _, window, sliding: _, values_are_keys: _ } = *decl;
         let page_bytes = page_bytes(decl);
         let pages = pages_of(&memory::cache_part(decl), decl.pages(limits), page_bytes)?;
         let mut exact = |page_bytes: usize| pages_of(EXACT_PART, limits.exact_pages, page_bytes as u64);

@@ -16,9 +16,11 @@ impl<'a> Lowered<'a> {
         Self(match stage {
             Stage::Embed(s) => vec![Box::new(s)],
             Stage::AttnIn(s) => attn_in::lower(p, s),
+            Stage::LatentIn(s) => vec![Box::new(s)],
             Stage::Attend(s) => attend::lower(p, s),
             Stage::ProjIn(s) => proj_in::lower(s),
             Stage::Conv(s) => vec![Box::new(s)],
+            Stage::HeadProj(s) => vec![Box::new(s)],
             Stage::Delta(s) => vec![Box::new(s)],
             Stage::Mamba(s) => vec![Box::new(s)],
             Stage::ProjAdd(s) => proj_add::lower(p, s),

@@ -33,6 +33,7 @@ mod input;
 mod kernel_name;
 mod kernels;
 mod kv;
+mod latent_in;
 mod linear;
 mod logits;
 mod lower;

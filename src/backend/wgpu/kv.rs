@@ -102,6 +102,12 @@ fn declared(kv: &KvDecl, side: KvSide) -> &'static dyn KvCodec {
 
 /// Missing kernels of a cache, as text.
 pub fn unsupported(kv: &KvDecl) -> Option<String> {
+    if kv.values_are_keys {
+        return Some(
+            "attend over keys that are also the values (multi-head latent attention runs only on the CPU)"
+                .to_owned(),
+        );
+    }
     let (k, v) = (kv.k.name(), kv.v.name());
     let forms = SIDES.map(|side| Codec::of(declared(kv, side).form()).map(|codec| codec.form));
     if forms.contains(&None) {
@@ -205,8 +211,8 @@ pub fn stretches(kv: &KvDecl, side: KvSide, limits: &Limits, page: KvPage) -> Ve
 
 /// Kernel parameters of a cache: `Cache` in `shaders/lib/cache.wgsl`.
 pub fn params(kv: &KvDecl, limits: &Limits) -> Vec<u32> {
-    // `codec` handles the codecs, `PagesAt::of` the sliding window.
-    let KvDecl { n_kv_heads, head_dim, k: _, v: _, window, sliding: _ } = *kv;
+    // `codec` handles the codecs, `PagesAt::of` the sliding window, and `unsupported` the rest.
+    let KvDecl { n_kv_heads, head_dim, k: _, v: _, window, sliding: _, values_are_keys: _ } = *kv;
     let pages = |pages: usize| pages.min(limits.pages) as u32;
     let forms = SIDES.map(|side| codec(kv, side).form);
     let rotation = || Rotation::new(head_dim).expect("the program was checked");

@@ -101,6 +101,8 @@ impl Shared {
                 Stage::Embed(_)
                 | Stage::ProjIn(_)
                 | Stage::Conv(_)
+                | Stage::LatentIn(_)
+                | Stage::HeadProj(_)
                 | Stage::Delta(_)
                 | Stage::Mamba(_)
                 | Stage::Logits(_)

@@ -22,6 +22,7 @@ mod gate;
 mod hadamard;
 mod input;
 mod kv;
+mod latent_in;
 mod linear;
 mod logits;
 mod mamba;
@@ -209,6 +210,8 @@ fn missing(device: &Device<'_>, p: &Program, stage: &Stage) -> Vec<String> {
         Stage::Conv(_) => Vec::new(),
         Stage::Delta(s) => delta::missing(p, s).into_iter().collect(),
         Stage::Mamba(_) => Vec::new(),
+        Stage::LatentIn(s) => latent_in::missing(s),
+        Stage::HeadProj(s) => latent_in::missing_heads(s),
         Stage::Attend(s) => kv::unsupported(p.kv_decl(s.kv)).into_iter().collect(),
         Stage::ProjAdd(s) => linear::missing(device, p, "proj_add", &[&s.w]),
         Stage::FfnIn(s) => {
@@ -226,6 +229,7 @@ fn dispatches<'a>(cx: &Cx<'a>, stage: &'a Stage) -> Vec<Dispatch<'a>> {
     match stage {
         Stage::Embed(s) => embed::dispatches(cx, s),
         Stage::AttnIn(s) => attn_in::dispatches(cx, s),
+        Stage::LatentIn(_) | Stage::HeadProj(_) => unreachable!("the plan rejects it"),
         Stage::Attend(s) => attend::dispatches(cx, s),
         Stage::ProjIn(s) => proj_in::dispatches(cx, s),
         Stage::Conv(s) => conv::dispatches(cx, s),

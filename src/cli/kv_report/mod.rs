@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use clap::Args;
-use ggml_types::{KvCodec, KvSide, kv};
+use ggml_types::{KvCodec, kv};
 use serde::Serialize;
 
 use super::chunks::TextArgs;
@@ -271,9 +271,8 @@ fn line(
     needles: Vec<AtDepth>,
 ) -> Line {
     let of_page = |kv: &KvDecl| {
-        let sides = [(kv.k, KvSide::Keys), (kv.v, KvSide::Values)];
-        let bytes = sides.map(|(codec, side)| codec.page_bytes(side, kv.head_dim, PAGE));
-        kv.n_kv_heads * bytes.into_iter().sum::<Result<usize, _>>().expect("the engine has it")
+        let bytes = kv.codecs().map(|(codec, side)| codec.page_bytes(side, kv.head_dim, PAGE));
+        kv.n_kv_heads * bytes.sum::<Result<usize, _>>().expect("the engine has it")
     };
     let of_pages = engine.program().kvs.iter().map(of_page).sum::<usize>();
     let (bytes_a_token, bytes) = (of_pages.div_ceil(PAGE), engine.plan().kv_bytes);

@@ -183,8 +183,21 @@ fn inputs(model: &Model) -> Result<Vec<Inputs>, Error> {
             Stage::FfnIn(s) => (s.x, Some(&s.norm), s.gate.iter().chain([&s.up]).chain(&s.share).collect()),
             // The experts themselves: see `experts.rs`.
             Stage::Experts(s) => (s.x, Some(&s.norm), vec![&s.router]),
-            Stage::Conv(_) | Stage::Delta(_) | Stage::Mamba(_) => continue,
-            Stage::Embed(_) | Stage::Attend(_) | Stage::Logits(_) | Stage::Sample(_) => continue,
+            Stage::LatentIn(s) => {
+                let first = s.q_latent.as_ref().map_or(&s.wq, |(linear, _)| linear);
+                (s.x, Some(&s.norm), vec![first, &s.wkv])
+            }
+            // Inputs of one head each, and of a product within a stage, are not measured.
+            Stage::HeadProj(_)
+            | Stage::Conv(_)
+            | Stage::Mamba(_)
+            | Stage::Embed(_)
+            | Stage::Attend(_)
+            | Stage::Delta(_)
+            | Stage::Logits(_)
+            | Stage::Sample(_) => {
+                continue;
+            }
         };
         let own = |linear: &Linear| linear.prepared().0;
         for linears in linears.chunk_by(|a, b| own(a) == own(b)) {

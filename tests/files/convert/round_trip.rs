@@ -317,6 +317,144 @@ fn glm4_round_trips() {
     assert!(said.contains("partial_rotary_factor") && said.contains("heads of 32"), "{said}");
 }
 
+/// Likewise for a model with a feed-forward network in its first layers, and experts in the others.
+fn renamed_sparse(
+    gguf: &Gguf,
+    n_dense: usize,
+    names: &[(&str, &str)],
+    sparse: &[(&str, &str)],
+) -> BTreeMap<String, Raw> {
+    let all = [
+        ("input_layernorm.weight", "attn_norm.weight"),
+        ("self_attn.v_proj.weight", "attn_v.weight"),
+        ("self_attn.o_proj.weight", "attn_output.weight"),
+    ];
+    let dense = [
+        ("mlp.gate_proj.weight", "ffn_gate.weight"),
+        ("mlp.up_proj.weight", "ffn_up.weight"),
+        ("mlp.down_proj.weight", "ffn_down.weight"),
+    ];
+    let globals =
+        [("model.embed_tokens", "token_embd"), ("model.norm", "output_norm"), ("lm_head", "output")];
+    let globals = globals.map(|(to, from)| (format!("{to}.weight"), format!("{from}.weight")));
+    let mut tensors: BTreeMap<String, Raw> = globals
+        .into_iter()
+        .filter(|(_, from)| gguf.find(from).is_some())
+        .map(|(to, from)| (to, raw(gguf, &from)))
+        .collect();
+    for layer in 0..3 {
+        let ffn = if layer < n_dense { &dense[..] } else { sparse };
+        for (to, from) in all.iter().chain(names).chain(ffn) {
+            tensors.insert(format!("model.layers.{layer}.{to}"), raw(gguf, &format!("blk.{layer}.{from}")));
+        }
+    }
+    tensors
+}
+
+/// The rows of each head as in transformers: of pairs `(2i, 2i + 1)` first those at even places, then those
+/// at odd ones.
+fn unpermuted(raw: Raw, heads: usize) -> Raw {
+    let (rows, row_bytes) = (raw.shape[0], raw.bytes.len() / raw.shape[0]);
+    let head_dim = rows / heads;
+    let row = |at: usize| &raw.bytes[at * row_bytes..][..row_bytes];
+    let of_head = |head: usize| {
+        let halves = (0..head_dim).step_by(2).chain((1..head_dim).step_by(2));
+        halves.flat_map(move |at| row(head * head_dim + at).to_vec())
+    };
+    let bytes = (0..heads).flat_map(of_head).collect();
+    Raw { bytes, ..raw.clone() }
+}
+
+#[test]
+fn granitemoe_round_trips() {
+    let (Some(path), Some(tokenizer)) = (golden("granitemoe/tiny-f16.gguf"), tokenizer()) else { return };
+    let gguf = Gguf::open(&path).unwrap();
+    let mut tensors = renamed_sparse(
+        &gguf,
+        0,
+        &[
+            ("post_attention_layernorm.weight", "ffn_norm.weight"),
+            ("block_sparse_moe.router.layer.weight", "ffn_gate_inp.weight"),
+            ("block_sparse_moe.output_linear.weight", "ffn_down_exps.weight"),
+        ],
+        &[],
+    );
+    for layer in 0..3 {
+        // Queries and keys as in transformers, gates and ups of each expert one after the other.
+        for (name, from, heads) in [("q", "attn_q", 4), ("k", "attn_k", 2)] {
+            let raw = raw(&gguf, &format!("blk.{layer}.{from}.weight"));
+            let name = format!("model.layers.{layer}.self_attn.{name}_proj.weight");
+            tensors.insert(name, unpermuted(raw, heads));
+        }
+        let [gate, up] =
+            ["gate", "up"].map(|name| raw(&gguf, &format!("blk.{layer}.ffn_{name}_exps.weight")));
+        let each = gate.bytes.len() / 8;
+        let both = gate.bytes.chunks(each).zip(up.bytes.chunks(each));
+        let bytes = both.flat_map(|(gate, up)| [gate, up].concat()).collect();
+        let name = format!("model.layers.{layer}.block_sparse_moe.input_linear.weight");
+        tensors.insert(name, Raw { bytes, shape: vec![8, 96, 64], dtype: gate.dtype });
+    }
+    let config = json!({
+        "architectures": ["GraniteMoeForCausalLM"], "hidden_size": 64, "intermediate_size": 48,
+        "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2, "hidden_act": "silu",
+        "max_position_embeddings": 1024, "rope_theta": 10000.0, "rms_norm_eps": 1e-6,
+        "tie_word_embeddings": true, "num_local_experts": 8, "num_experts_per_tok": 3,
+        "attention_multiplier": 0.15, "embedding_multiplier": 3.0, "residual_multiplier": 0.45,
+        "logits_scaling": 1.6,
+    });
+    assert_has_all(&Folder { config, tokenizer, tensors }, &gguf);
+}
+
+#[test]
+fn glm4moe_round_trips() {
+    let (Some(path), Some(tokenizer)) = (golden("glm4moe/tiny-f16.gguf"), tokenizer()) else { return };
+    let gguf = Gguf::open(&path).unwrap();
+    let mut tensors = renamed_sparse(
+        &gguf,
+        1,
+        &[
+            ("post_attention_layernorm.weight", "post_attention_norm.weight"),
+            ("self_attn.q_norm.weight", "attn_q_norm.weight"),
+            ("self_attn.k_norm.weight", "attn_k_norm.weight"),
+            ("self_attn.q_proj.weight", "attn_q.weight"),
+            ("self_attn.k_proj.weight", "attn_k.weight"),
+            ("self_attn.q_proj.bias", "attn_q.bias"),
+            ("self_attn.k_proj.bias", "attn_k.bias"),
+            ("self_attn.v_proj.bias", "attn_v.bias"),
+        ],
+        &[
+            ("mlp.gate.weight", "ffn_gate_inp.weight"),
+            ("mlp.gate.e_score_correction_bias", "exp_probs_b.bias"),
+            ("mlp.shared_experts.gate_proj.weight", "ffn_gate_shexp.weight"),
+            ("mlp.shared_experts.up_proj.weight", "ffn_up_shexp.weight"),
+            ("mlp.shared_experts.down_proj.weight", "ffn_down_shexp.weight"),
+        ],
+    );
+    for layer in 1..3 {
+        for name in ["gate", "up", "down"] {
+            let Raw { dtype, shape, bytes } = raw(&gguf, &format!("blk.{layer}.ffn_{name}_exps.weight"));
+            for (expert, bytes) in bytes.chunks(bytes.len() / 8).enumerate() {
+                let name = format!("model.layers.{layer}.mlp.experts.{expert}.{name}_proj.weight");
+                let (dtype, shape) = (dtype.clone(), shape[1..].to_vec());
+                tensors.insert(name, Raw { dtype, shape, bytes: bytes.to_vec() });
+            }
+        }
+    }
+    // A block for multi-token prediction.
+    let extra = tensors["model.norm.weight"].clone();
+    tensors.insert("model.layers.3.shared_head.norm.weight".to_owned(), extra);
+    let config = json!({
+        "architectures": ["Glm4MoeForCausalLM"], "hidden_size": 64, "intermediate_size": 128,
+        "head_dim": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
+        "hidden_act": "silu", "max_position_embeddings": 1024, "rope_theta": 1e6, "rms_norm_eps": 1e-5,
+        "partial_rotary_factor": 0.5, "tie_word_embeddings": false, "n_routed_experts": 8,
+        "num_experts_per_tok": 3, "moe_intermediate_size": 32, "n_shared_experts": 1,
+        "first_k_dense_replace": 1, "routed_scaling_factor": 2.5, "norm_topk_prob": true, "n_group": 1,
+        "topk_group": 1, "num_nextn_predict_layers": 1,
+    });
+    assert_has_all(&Folder { config, tokenizer, tensors }, &gguf);
+}
+
 #[test]
 fn phi3_round_trips() {
     let (Some(path), Some(tokenizer)) = (golden("phi3/tiny-f16.gguf"), tokenizer()) else { return };

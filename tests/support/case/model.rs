@@ -82,6 +82,7 @@ impl Model {
                 v,
                 window: KvWindow::default(),
                 sliding: None,
+                values_are_keys: false,
             });
             let mut head_norm = || self.head_norms.then(|| case.norm(NormKind::Rms, head_dim));
             let (q_norm, k_norm) = (head_norm(), head_norm());

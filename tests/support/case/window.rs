@@ -304,7 +304,15 @@ impl Attention {
         };
         let (wq, wk) = (linear(q_cols, 2.0, 0.0, 0.1), linear(kv_cols, 1.0, 1.5, 0.1));
         let wv = linear(kv_cols, value_scale, 0.0, 0.1 * value_scale);
-        let kv = case.p.kv(KvDecl { n_kv_heads, head_dim, k: codec(k), v: codec(v), window, sliding: None });
+        let kv = case.p.kv(KvDecl {
+            n_kv_heads,
+            head_dim,
+            k: codec(k),
+            v: codec(v),
+            window,
+            sliding: None,
+            values_are_keys: false,
+        });
         let attn_in = AttnIn::of(x, norm, [wq, wk, wv], kv, q);
         case.p.push("attn_in", attn_in.clone());
         case.p.push("attend", Attend::causal(q, kv, 0.125, y));

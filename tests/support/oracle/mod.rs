@@ -15,9 +15,9 @@ use std::ops::Range;
 use delta::SlotState;
 use ggml_types::HostTensor;
 use sterna::program::{
-    Act, ActQuant, Attend, AttnIn, BasisId, Buf, Embed, Expert, Experts, FfnIn, Gating, KvDecl, Linear,
-    Logits, Norm, NormKind, PAGE, Program, ProjAdd, ProjIn, Rope, RopeStyle, Routing, Sample, Stage, Step,
-    Weight,
+    Act, ActQuant, Attend, AttnIn, BasisId, Buf, Embed, Expert, Experts, FfnIn, Gating, HeadProj, KvDecl,
+    LatentIn, Linear, Logits, Norm, NormKind, PAGE, Program, ProjAdd, ProjIn, Rope, RopeStyle, Routing,
+    Sample, Stage, Step, Weight,
 };
 pub use value::Near;
 use value::{EPS, SUM};
@@ -77,9 +77,11 @@ impl<'a> Oracle<'a> {
             match stage {
                 Stage::Embed(s) => self.embed(s, step),
                 Stage::AttnIn(s) => self.attn_in(s, step),
+                Stage::LatentIn(s) => self.latent_in(s, step),
                 Stage::Attend(s) => self.attend(s, step),
                 Stage::ProjIn(s) => self.proj_in(s, step),
                 Stage::Conv(s) => self.conv(s, step),
+                Stage::HeadProj(s) => self.head_proj(s, step),
                 Stage::Delta(s) => self.delta(s, step),
                 Stage::Mamba(s) => self.mamba(s, step),
                 Stage::ProjAdd(s) => self.proj_add(s, step),
@@ -157,11 +159,52 @@ impl<'a> Oracle<'a> {
         }
     }
 
+    fn latent_in(&mut self, s: &LatentIn, step: &Step<'_>) {
+        let LatentIn { x, ref norm, ref q_latent, ref wq, ref wk, ref wkv, ref kv_norm, rope, kv, q: to } =
+            *s;
+        let (head_dim, codec) = (self.p.kv_decl(kv).head_dim, self.p.kv_decl(kv).k.name());
+        let rope = &self.p.ropes[rope.0 as usize];
+        for (r, row) in step.rows.iter().enumerate() {
+            let n = self.norm(norm, self.row(x, r));
+            let a = q_latent.as_ref().map(|(linear, norm)| self.norm(norm, &self.linear(linear, &n)));
+            let parts = self.linear(wq, a.as_ref().unwrap_or(&n));
+            let mut q = Vec::new();
+            for (linear, part) in wk.iter().zip(parts.chunks_exact(parts.len() / wk.len())) {
+                let decl = self.p.weight_decl(linear.w);
+                let (plain, rotated) = part.split_at(decl.cols);
+                q.extend(self.linear(linear, plain));
+                q.extend(apply_rope(rope, row.pos, rotated));
+                assert_eq!(decl.rows + rotated.len(), head_dim);
+            }
+            let latent = self.linear(wkv, &n);
+            let (c, t) = latent.split_at(self.p.weight_decl(wk[0].w).rows);
+            let key = [self.norm(kv_norm, c), apply_rope(rope, row.pos, t)].concat();
+            let key: Vec<Near> = key.iter().map(|x| x.stored_by(codec)).collect();
+            let at = place(step, row.seq, row.pos as usize);
+            self.kvs[kv.0 as usize].insert(at, (key.clone(), key));
+            self.set_row(to, r, &q);
+        }
+    }
+
+    fn head_proj(&mut self, s: &HeadProj, step: &Step<'_>) {
+        let HeadProj { x, ref w, out } = *s;
+        for r in 0..step.rows.len() {
+            let x = self.row(x, r);
+            let heads = w.iter().zip(x.chunks_exact(x.len() / w.len()));
+            let of_head = |(linear, x): (&Linear, &[Near])| {
+                self.linear(linear, &x[..self.p.weight_decl(linear.w).cols])
+            };
+            let y: Vec<Near> = heads.flat_map(of_head).collect();
+            self.set_row(out, r, &y);
+        }
+    }
+
     fn attend(&mut self, s: &Attend, step: &Step<'_>) {
         let Attend { q, kv, scale, window, ahead, sinks, gate, out: to } = *s;
-        // `attn_in` uses the codecs. The capacity and precision of a cache do not change the meaning of
-        // attention.
-        let KvDecl { n_kv_heads, head_dim, k: _, v: _, window: _, sliding: _ } = *self.p.kv_decl(kv);
+        // `attn_in` and `latent_in` use the codecs and store the values. The capacity and precision of a
+        // cache do not change the meaning of attention.
+        let KvDecl { n_kv_heads, head_dim, k: _, v: _, window: _, sliding: _, values_are_keys: _ } =
+            *self.p.kv_decl(kv);
         let q_cols = self.p.buf_decl(q).cols;
         let group = q_cols / head_dim / n_kv_heads;
         for (r, row) in step.rows.iter().enumerate() {

@@ -37,7 +37,8 @@ pub struct KvCache {
     head_dim: usize,
     window: KvWindow,
     keys: Plane,
-    values: Plane,
+    /// `None` if the keys are also the values.
+    values: Option<Plane>,
 }
 
 /// Memory of the keys and of the values of a cache, in words of 8 bytes.
@@ -139,6 +140,19 @@ fn put_column<T: Pod>(page: &mut [T], pos: usize, x: &[f32], from_f32: fn(f32) -
     }
 }
 
+/// Writes the first columns of a page of `[head_dim, PAGE]` as rows, `[columns, head_dim]`.
+fn transpose<T: Pod>(page: &[T], head_dim: usize, rows: &mut [f32], to_f32: fn(T) -> f32) {
+    /// Columns are gathered from that many cache lines at a time.
+    const DIMS: usize = 16;
+    for dims in (0..head_dim).step_by(DIMS) {
+        for (pos, row) in rows.chunks_exact_mut(head_dim).enumerate() {
+            for (dim, to) in (dims..).zip(&mut row[dims..head_dim.min(dims + DIMS)]) {
+                *to = to_f32(page[dim * PAGE + pos]);
+            }
+        }
+    }
+}
+
 /// Largest number of queries for which f16 rows are multiplied directly; with more queries it pays to widen
 /// the rows first.
 const FEW_QUERIES: usize = 8;
@@ -198,12 +212,13 @@ impl KvCache {
     /// Creates an empty cache; the system provides its memory when it is first written.
     pub fn new(decl: &KvDecl, limits: Limits, [keys, values]: Words) -> Self {
         // `Layout` handles the pages of a sliding window.
-        let KvDecl { n_kv_heads, head_dim, k, v, window, sliding: _ } = *decl;
+        let KvDecl { n_kv_heads, head_dim, k, v, window, sliding: _, values_are_keys } = *decl;
         let plane = |codec, side, words| {
             let storage = KvStorage::new(codec, side, decl, limits).expect("the program was checked");
             Plane { words, storage }
         };
-        let (keys, values) = (plane(k, KvSide::Keys, keys), plane(v, KvSide::Values, values));
+        let keys = plane(k, KvSide::Keys, keys);
+        let values = (!values_are_keys).then(|| plane(v, KvSide::Values, values));
         Self { n_kv_heads, head_dim, window, keys, values }
     }
 
@@ -216,14 +231,17 @@ impl KvCache {
             let of_head = Layout::of(codec, side, decl, limits)?.bytes();
             Ok::<_, QuantError>(on.pages(decl, of_head.map(|bytes| bytes.saturating_mul(decl.n_kv_heads))))
         };
-        Ok([of_side(decl.k, KvSide::Keys)?, of_side(decl.v, KvSide::Values)?])
+        let keys = of_side(decl.k, KvSide::Keys)?;
+        let stored = !decl.values_are_keys;
+        Ok([keys, if stored { of_side(decl.v, KvSide::Values)? } else { Aligned::default() }])
     }
 
     /// Writes the keys and values of a step's rows, each `[rows, n_kv_heads * head_dim]` and already rotated
-    /// by [`key_rotation`](Self::key_rotation) and [`value_rotation`](Self::value_rotation).
+    /// by [`key_rotation`](Self::key_rotation) and [`value_rotation`](Self::value_rotation). If the keys are
+    /// also the values, `v` is ignored.
     pub fn put(&mut self, pool: &Pool, rows: &[Row], pages: &PageTable, k: &[f32], v: &[f32]) {
         let cols = self.n_kv_heads * self.head_dim;
-        for (Plane { storage, words }, x) in [(&mut self.keys, k), (&mut self.values, v)] {
+        for (Plane { storage, words }, x) in self.planes_mut().zip([k, v]) {
             let put_head = |head: usize, bytes: &mut [u8]| {
                 for (row, x) in rows.iter().zip(x.chunks_exact(cols)) {
                     storage.put(bytes, pages, row, &x[head * storage.head_dim..][..storage.head_dim]);
@@ -280,9 +298,22 @@ impl KvCache {
         tile: &mut [f32],
         mut each: impl FnMut(Range<usize>, Rows<'_>),
     ) {
-        let (_, bytes) = self.values.page(place);
         let tile = &mut tile[..place.n * self.head_dim];
-        match self.values.storage.form_at(place) {
+        let Some(values) = &self.values else {
+            match self.keys.storage.form_at(place) {
+                PageVectors::Elements(elements) => match (elements.rows)(self.keys.page(place).1) {
+                    Rows::F32(keys) => transpose(keys, self.head_dim, tile, |x| x),
+                    Rows::F16(keys) => transpose(keys, self.head_dim, tile, f16::to_f32),
+                    Rows::Codes(_) => unreachable!("elements are not codes"),
+                },
+                PageVectors::Codes(_) | PageVectors::Vectors { .. } => {
+                    unreachable!("the program was checked")
+                }
+            }
+            return each(0..place.n, Rows::F32(tile));
+        };
+        let (_, bytes) = values.page(place);
+        match values.storage.form_at(place) {
             PageVectors::Elements(elements) => {
                 let bytes = &bytes[..tile.len() * elements.bytes];
                 elements.each_rows(k, bytes, self.head_dim, place.n_queries, tile, each);
@@ -321,25 +352,23 @@ impl KvCache {
 
     /// Rotation of values.
     pub fn value_rotation(&self) -> Option<&Rotation> {
-        self.values.storage.rotation.as_ref()
+        self.values.as_ref()?.storage.rotation.as_ref()
     }
 
     /// Number of keys and values that the codecs had to clamp.
     pub fn clamped(&self) -> u64 {
-        [&self.keys, &self.values].iter().map(|plane| plane.storage.clamped.load(Ordering::Relaxed)).sum()
+        self.planes().map(|plane| plane.storage.clamped.load(Ordering::Relaxed)).sum()
     }
 
     /// Bytes of a page.
     pub fn page_bytes(&self, page: KvPage) -> usize {
         let of_head = |plane: &Plane| plane.storage.layout.range(page).len();
-        self.n_kv_heads * (of_head(&self.keys) + of_head(&self.values))
+        self.n_kv_heads * self.planes().map(of_head).sum::<usize>()
     }
 
     /// Copies a page of keys and then of values, head after head, and returns the rest of `out`.
     pub fn read_page<'o>(&self, page: KvPage, mut out: &'o mut [u8]) -> &'o mut [u8] {
-        for (plane, head) in
-            [&self.keys, &self.values].into_iter().flat_map(|p| (0..self.n_kv_heads).map(move |h| (p, h)))
-        {
+        for (plane, head) in self.planes().flat_map(|p| (0..self.n_kv_heads).map(move |h| (p, h))) {
             let from = &plane.head(head)[plane.storage.layout.range(page)];
             let (to, rest) = out.split_at_mut(from.len());
             to.copy_from_slice(from);
@@ -350,7 +379,7 @@ impl KvCache {
 
     /// The reverse of [`read_page`](Self::read_page); returns the rest of `bytes`.
     pub fn write_page<'b>(&mut self, page: KvPage, mut bytes: &'b [u8]) -> &'b [u8] {
-        for Plane { storage, words } in [&mut self.keys, &mut self.values] {
+        for Plane { storage, words } in self.planes_mut() {
             for head in cast_slice_mut::<u64, u8>(words).chunks_exact_mut(storage.layout.head_bytes()) {
                 let to = &mut head[storage.layout.range(page)];
                 let (from, rest) = bytes.split_at(to.len());
@@ -372,6 +401,15 @@ impl KvCache {
     /// If the page has left the window.
     pub fn page_of(&self, pages: &PageTable, seq: u32, i: usize) -> usize {
         self.keys.storage.layout.number_of(pages, seq, i)
+    }
+
+    /// The keys, and the values if they are stored.
+    fn planes(&self) -> impl Iterator<Item = &Plane> {
+        [Some(&self.keys), self.values.as_ref()].into_iter().flatten()
+    }
+
+    fn planes_mut(&mut self) -> impl Iterator<Item = &mut Plane> {
+        [Some(&mut self.keys), self.values.as_mut()].into_iter().flatten()
     }
 
     /// Number of KV heads.

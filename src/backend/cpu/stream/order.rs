@@ -36,6 +36,11 @@ enum Start {
 fn used(stage: &Stage) -> (Vec<Weight>, &[Expert]) {
     match stage {
         Stage::AttnIn(s) => (vec![s.wq.w, s.wk.w, s.wv.w], &[]),
+        Stage::LatentIn(s) => {
+            let latent = s.q_latent.iter().map(|(linear, _)| linear);
+            (latent.chain([&s.wkv, &s.wq]).chain(&s.wk).map(|linear| linear.w).collect(), &[])
+        }
+        Stage::HeadProj(s) => (s.w.iter().map(|linear| linear.w).collect(), &[]),
         Stage::ProjAdd(s) => (vec![s.w.w], &[]),
         Stage::ProjIn(s) => (s.products.iter().map(|(linear, _)| linear.w).collect(), &[]),
         Stage::FfnIn(s) => {
