@@ -35,25 +35,37 @@ pub enum CardError {
 /// Architecture names in GGUF files, with the class and type in Hugging Face's files. Readers of a card use
 /// the type at most for tool calls; an architecture that is not listed keeps its name.
 const CLASSES: &[(&str, &str, &str)] = &[
+    ("arcee", "ArceeForCausalLM", "arcee"),
     ("bitnet", "BitNetForCausalLM", "bitnet"),
     ("bitnet-25", "BitNetForCausalLM", "bitnet"),
     ("bitnet-b1.58", "BitNetForCausalLM", "bitnet"),
+    ("cohere2", "Cohere2ForCausalLM", "cohere2"),
+    ("command-r", "CohereForCausalLM", "cohere"),
+    ("ernie4_5", "Ernie4_5ForCausalLM", "ernie4_5"),
+    ("exaone4", "Exaone4ForCausalLM", "exaone4"),
     ("falcon", "FalconForCausalLM", "falcon"),
     ("gemma", "GemmaForCausalLM", "gemma"),
     ("gemma2", "Gemma2ForCausalLM", "gemma2"),
     ("gemma3", "Gemma3ForCausalLM", "gemma3_text"),
+    ("gemma4", "Gemma4ForCausalLM", "gemma4_text"),
     ("glm4", "Glm4ForCausalLM", "glm4"),
     ("gpt-oss", "GptOssForCausalLM", "gpt_oss"),
     ("gpt2", "GPT2LMHeadModel", "gpt2"),
     ("granite", "GraniteForCausalLM", "granite"),
+    ("hunyuan-dense", "HunYuanDenseV1ForCausalLM", "hunyuan_v1_dense"),
     ("llama", "LlamaForCausalLM", "llama"),
     ("minicpm", "MiniCPMForCausalLM", "minicpm"),
+    ("mistral3", "Ministral3ForCausalLM", "ministral3"),
+    ("olmo2", "Olmo2ForCausalLM", "olmo2"),
     ("phi3", "Phi3ForCausalLM", "phi3"),
     ("qwen2", "Qwen2ForCausalLM", "qwen2"),
     ("qwen3", "Qwen3ForCausalLM", "qwen3"),
     ("qwen3moe", "Qwen3MoeForCausalLM", "qwen3_moe"),
     ("qwen3next", "Qwen3NextForCausalLM", "qwen3_next"),
+    ("seed_oss", "SeedOssForCausalLM", "seed_oss"),
     ("smollm3", "SmolLM3ForCausalLM", "smollm3"),
+    ("stablelm", "StableLmForCausalLM", "stablelm"),
+    ("starcoder2", "Starcoder2ForCausalLM", "starcoder2"),
 ];
 
 /// The files of a card: names and contents.

@@ -4,6 +4,7 @@ use super::ConvertError;
 use super::arch::{Architecture, Dim};
 use super::config::Config;
 use super::hybrid::Hybrid;
+use super::layered::Layered;
 
 /// Counts and widths.
 #[derive(Clone, Debug, PartialEq)]
@@ -32,6 +33,8 @@ pub struct Shape {
     pub experts: Option<(usize, usize, usize)>,
     /// Layers with a delta net, for architectures that have them.
     pub hybrid: Option<Hybrid>,
+    /// Layers of two kinds, for architectures that have them; `head_dim` and so on are those of local layers.
+    pub layered: Option<Layered>,
     /// Token types of an encoder.
     pub token_types: usize,
     /// Class names of a classifier; empty names if the configuration has none.
@@ -84,7 +87,8 @@ impl Shape {
             let want = format!("at most {vocab}, the rows of the embedding");
             return Err(config.wrong("vocab_size", &want, config.get(&["vocab_size"])));
         }
-        let eps = config.positive(&["rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps"])?;
+        let eps =
+            config.positive(&["rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps", "norm_epsilon"])?;
         let n_layers = config.require(&["num_hidden_layers", "n_layer"])?;
         let has_head_dim = head_dim.is_some();
         let head_dim = head_dim.unwrap_or(hidden / n_heads);
@@ -92,6 +96,8 @@ impl Shape {
             true => None,
             false => Some(Hybrid::read(config, arch, n_layers, head_dim)?),
         };
+        let has_layer_inputs = arch.globals.iter().any(|rule| rule.shape.contains(&Dim::LayerInputs));
+        let layered = has_layer_inputs.then(|| Layered::read(config, n_layers, n_kv_heads)).transpose()?;
         // NomicBert gives the positions that it was trained with.
         let most = config.count(&["max_trained_positions"])?.unwrap_or(usize::MAX);
         let n_ctx = config.require(&["max_position_embeddings", "n_positions", "n_ctx"])?.min(most);
@@ -108,9 +114,24 @@ impl Shape {
             eps: eps.ok_or_else(|| config.wrong("rms_norm_eps", "a number above 0", None))?,
             experts,
             hybrid,
+            layered,
             token_types: config.count(&["type_vocab_size"])?.unwrap_or(0),
             labels: labels(config),
         })
+    }
+
+    /// The dimensions of a layer.
+    pub fn of_layer(&self, layer: usize) -> Self {
+        let mut own = self.clone();
+        if let Some(layered) = &self.layered {
+            own.ffn = own.ffn.map(|ffn| layered.widens(layer) * ffn);
+            (own.head_dim, own.n_kv_heads) = layered.global(layer).unwrap_or((own.head_dim, own.n_kv_heads));
+        }
+        own
+    }
+
+    fn layer_input(&self) -> usize {
+        self.layered.as_ref().map_or(0, |layered| layered.layer_input)
     }
 
     /// Length of a dimension.
@@ -141,6 +162,8 @@ impl Shape {
             Dim::One => 1,
             Dim::TokenTypes => self.token_types,
             Dim::Labels => self.labels.len(),
+            Dim::LayerInput => self.layer_input(),
+            Dim::LayerInputs => self.n_layers * self.layer_input(),
         }
     }
 }

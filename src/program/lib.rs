@@ -20,7 +20,7 @@ pub use part::{Layer, Part};
 pub use sampling::{Sampling, TokenChange};
 pub use stage::{
     Act, ActQuant, Attend, AttnIn, Basis, Delta, DeltaIn, Embed, Expert, Experts, FfnIn, Linear, Logits,
-    Norm, NormKind, ProjAdd, Rope, RopeStyle, Sample, Stage,
+    Norm, NormKind, ProjAdd, QkNorm, QueryScale, Rope, RopeStyle, Sample, Stage,
 };
 pub use step::{KvWindow, PAGE, PageTable, Row, StateSlots, Step};
 

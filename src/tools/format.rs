@@ -34,6 +34,8 @@ pub enum Format {
     ToolCode,
     /// FunctionGemma: `<start_function_call>call:name{key:<escape>value<escape>}<end_function_call>`.
     FunctionGemma,
+    /// Gemma 4: `<|tool_call>call:name{key:<|"|>value<|"|>}<tool_call|>`.
+    Gemma4,
     /// Qwen3-Coder: `<function=name>` with a `<parameter=key>` per argument, as plain text.
     Qwen3Coder,
     /// Seed-OSS: likewise between `<seed:tool_call>` and `</seed:tool_call>`, without lines of their own for
@@ -63,6 +65,7 @@ impl Format {
         ("pythonic", Self::Pythonic),
         ("tool-code", Self::ToolCode),
         ("function-gemma", Self::FunctionGemma),
+        ("gemma4", Self::Gemma4),
         ("qwen3-coder", Self::Qwen3Coder),
         ("seed-oss", Self::SeedOss),
         ("glm", Self::Glm),
@@ -111,7 +114,7 @@ impl Format {
 
     /// True if string arguments are written as plain text, so that only their `enum` can be enforced.
     pub fn has_plain_texts(self) -> bool {
-        self.tags().is_some() || self == Self::FunctionGemma
+        self.tags().is_some() || self.marked().is_some()
     }
 
     /// True if a message may hold several calls.
@@ -162,6 +165,7 @@ const WORDS: &[(&[&str], Format)] = &[
     (&["<｜tool▁sep｜>", "tools"], Format::DeepSeek31),
     (&["<|tool_calls_section_begin|>", "<|tool_call_argument_begin|>"], Format::KimiK2),
     (&["<start_function_call>", "<escape>"], Format::FunctionGemma),
+    (&["<|tool_call>", "<|\"|>"], Format::Gemma4),
     (&["<seed:tool_call>", "<function="], Format::SeedOss),
     (&["<minimax:tool_call>", "<invoke name="], Format::MiniMax),
     (&["<tool_call>", "<arg_key>", "<arg_value>"], Format::Glm),

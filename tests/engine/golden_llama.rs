@@ -59,6 +59,10 @@ const CASES: &[Case] = &[
     plain("granite/tiny-f16.gguf", "granite/f16.hf-fp32"),
     plain("phi3/tiny-f16.gguf", "phi3/f16.hf-fp32"),
     plain("qwen3next/tiny-f16.gguf", "qwen3next/f16.hf-fp32"),
+    plain("gemma2/tiny-f16.gguf", "gemma2/f16.hf-fp32"),
+    plain("gemma4/tiny-f16.gguf", "gemma4/f16.hf-fp32"),
+    plain("olmo2/tiny-f16.gguf", "olmo2/f16.hf-fp32"),
+    plain("mistral3/tiny-f16.gguf", "mistral3/f16.hf-fp32"),
     Case { int8: true, ..plain("llama-i2_s/tiny-i2_s.gguf", "llama-i2_s/i2_s.spec-fp64") },
 ];
 
@@ -101,17 +105,28 @@ fn logits_match_the_references() {
     }
 }
 
-/// Folders of `shared/golden` with a prompt of 512 tokens and transformers' logits of some of its positions.
-const LONG: [&str; 4] = ["granite", "glm4", "phi3", "qwen3next"];
+/// Models of `shared/golden` with a prompt of 512 tokens and transformers' logits of some of its positions.
+const LONG: [&str; 9] = [
+    "granite/f16",
+    "glm4/f16",
+    "phi3/f16",
+    "qwen3next/f16",
+    "gemma2/f16",
+    "gemma4/f16",
+    "olmo2/f16",
+    "olmo2/olmo3-f16",
+    "mistral3/f16",
+];
 
 #[test]
 fn long_prompts_match_transformers() {
     for name in LONG {
-        let file = |ext: &str| golden(&format!("{name}/f16.{ext}"));
+        let file = |ext: &str| golden(&format!("{name}.{ext}"));
         let Some(prompt) = file("long-prompt.txt") else { continue };
         let [rows, logits] = ["long-rows.npy", "hf-fp32.long-logits.npy"].map(|ext| file(ext).expect(ext));
         let (rows, want) = (npy(&rows).i64s(), npy(&logits).f32s());
-        let gguf = Gguf::open(&golden(&format!("{name}/tiny-f16.gguf")).expect("a model")).expect("a file");
+        let model = golden(&format!("{}.gguf", name.replace('/', "/tiny-"))).expect("a model");
+        let gguf = Gguf::open(&model).expect("a file");
         let engine = support::logits::engine(gguf, "f32", simd::best(), |options| options.n_ctx = Some(512));
         let all = all_logits(&engine, &sequences(&prompt));
         let n_vocab = want.len() / rows.len();

@@ -9,15 +9,12 @@ use super::{attend, combine, delta, experts, hadamard, heads, kv, post_norm, pro
 pub fn all() -> impl Iterator<Item = KernelName> {
     let with_kernels = weight::WEIGHT_FORMATS.iter().filter(|format| format.kernels.is(format.ty));
     let of_codec = kv::kernels().chain(attend::mma_kernels()).chain(delta::all_kernels());
-    let of_rows = [
-        heads::KERNEL,
-        combine::KERNEL,
-        experts::ROUTE,
-        experts::MIX,
-        weight::QUANT_BLOCKS,
-        hadamard::KERNEL,
-    ];
-    let single = of_rows.into_iter().chain(post_norm::KERNELS).chain([sample::KERNEL, profile::KERNEL]);
+    let of_rows = [combine::KERNEL, experts::ROUTE, experts::MIX, weight::QUANT_BLOCKS, hadamard::KERNEL];
+    let single = of_rows
+        .into_iter()
+        .chain(heads::KERNELS)
+        .chain(post_norm::KERNELS)
+        .chain([sample::KERNEL, profile::KERNEL]);
     with_kernels.flat_map(of_type).chain(of_codec).chain(single)
 }
 

@@ -35,7 +35,9 @@ enum Start {
 /// The matrices that a stage always multiplies by, in order, and its experts.
 fn used(stage: &Stage) -> (Vec<Weight>, &[Expert]) {
     match stage {
-        Stage::AttnIn(s) => (vec![s.wq.w, s.wk.w, s.wv.w], &[]),
+        Stage::AttnIn(s) => {
+            ([&s.wq].into_iter().chain(&s.wk).chain(&s.wv).map(|linear| linear.w).collect(), &[])
+        }
         Stage::ProjAdd(s) => (vec![s.w.w], &[]),
         Stage::DeltaIn(s) => (vec![s.wu.w, s.wz.w, s.wa.w, s.wb.w], &[]),
         Stage::FfnIn(s) => {
