@@ -282,16 +282,10 @@ fn heads_with_sinks() {
 /// in caches of every form.
 #[test]
 fn capped_scores() {
-    for (i, (name, head_dim, cap, window, last)) in [
-        ("f32", 16, 0.5, None, 130),
-        ("f16", 64, 1.5, Some(24), 130),
-        ("f16", 256, 0.5, None, 70),
-        ("q8_0", 64, 0.5, None, 100),
-        ("turboquant", 64, 0.5, None, 200),
-        ("turboquant_4", 128, 1.5, None, 200),
-    ]
-    .into_iter()
-    .enumerate()
+    for (i, (name, head_dim, cap, window, last)) in
+        [("f32", 16, 0.5, None, 130), ("f16", 64, 1.5, Some(24), 130), ("f16", 256, 0.5, None, 70)]
+            .into_iter()
+            .enumerate()
     {
         let rope = Some((RopeStyle::Halves, head_dim / 2));
         let (soft_cap, codec) = (Some(cap), codec(name));
@@ -307,8 +301,8 @@ fn capped_scores() {
 fn queries_scaled_by_position() {
     let q_scale = Some(QueryScale { factor: 0.3, period: 20 });
     decodes_and_prefills("scaled queries", Shape { q_scale, ..plain() }, &[19, 130]);
-    let shape = Shape { q_scale, head_norms: true, codec: codec("q8_0"), head_dim: 64, ..plain() };
-    decodes_and_prefills("scaled queries, head norms, blocks", shape, &[70]);
+    let shape = Shape { q_scale, head_norms: true, codec: codec("f16"), head_dim: 64, ..plain() };
+    decodes_and_prefills("scaled queries, head norms", shape, &[70]);
 }
 
 /// Changes to the `AttnIn` of a layer, by the tests below.
@@ -341,8 +335,8 @@ fn norms_of_rows() {
         s.k_norm = Some(case.norm(NormKind::Rms, k));
     };
     changed("norms of rows", Shape { n_heads: 4, n_kv_heads: 2, ..plain() }, change);
-    let shape = Shape { n_heads: 6, n_kv_heads: 3, head_dim: 64, codec: codec("q8_0"), ..plain() };
-    changed("norms of rows, blocks", shape, change);
+    let shape = Shape { n_heads: 6, n_kv_heads: 3, head_dim: 64, codec: codec("f16"), ..plain() };
+    changed("norms of rows, f16", shape, change);
     let layers = Some([("q8_0", ActQuant::None), ("f16", ActQuant::None), ("f16", ActQuant::None)]);
     changed(
         "norms of rows, layers of several types",
@@ -375,18 +369,18 @@ fn values_of_the_keys() {
         s.v_norm = Some(case.norm(NormKind::Rms, 16));
     };
     changed("values of the keys", shape, change);
-    let of_blocks: Change = |case, s| {
+    let of_f16: Change = |case, s| {
         s.wv = None;
         s.v_norm = Some(case.norm(NormKind::Rms, 64));
     };
-    let shape = Shape { head_dim: 64, codec: codec("turboquant"), ..shape };
-    changed("values of the keys, codes", shape, of_blocks);
+    let shape = Shape { head_dim: 64, codec: codec("f16"), ..shape };
+    changed("values of the keys, f16", shape, of_f16);
 }
 
-/// A second layer that reads the first one's cache, with caches of elements, of blocks and of codes.
+/// A second layer that reads the first one's cache.
 #[test]
 fn layers_that_share_a_cache() {
-    for codec in ["f32", "q8_0", "turboquant"].map(codec) {
+    for codec in ["f32", "f16"].map(codec) {
         let head_dim = 64;
         let rope = Some((RopeStyle::Halves, head_dim / 2));
         let shape = Shape { n_heads: 4, n_kv_heads: 2, head_dim, rope, codec, head_norms: true, ..plain() };
