@@ -38,6 +38,8 @@
 /* Only for CombineParams: multiplies by 1 / (1 + exp(-gate)), with one gate per element or one per row. */
 #define ACT_GATE 5
 #define ACT_SHARE 6
+/* Likewise: multiplies by the gate itself. */
+#define ACT_TIMES 8
 
 /* Only for CombineParams: GELU with erf. */
 #define ACT_GELU 7
@@ -98,6 +100,8 @@
 #define EMBED_THREADS 256
 #define ATTEND_THREADS 128
 #define ATTEND_WIDE_THREADS 384
+/* Of those for heads of 257 to 512 elements. */
+#define ATTEND_THREADS_512 128
 #define APPEND_THREADS 128
 #define SAMPLE_THREADS 256
 #define HEADS_THREADS 128
@@ -483,6 +487,9 @@ struct EmbedParams {
     uint32_t cols;
     /* Factor on a token's embedding. */
     float scale;
+    /* Rows of the table per token, and the row among them. */
+    uint32_t stride;
+    uint32_t first;
 };
 
 struct AttnInParams {
@@ -505,6 +512,7 @@ struct HeadsParams {
     /* Norms over each head; their kind may be NORM_NONE. */
     struct NormParams q_norm;
     struct NormParams k_norm;
+    struct NormParams v_norm;
     struct KvParams kv;
     /* [rows, n_heads, head_dim]: output queries. */
     POINTER(float) q;
@@ -513,13 +521,19 @@ struct HeadsParams {
      * without one. */
     POINTER(const float) queries;
     POINTER(float) gate;
-    /* [n_kv_heads, head_dim] each, in rows `pitch` elements apart. */
+    /* [n_kv_heads, head_dim] each, in rows `pitch` elements apart; both null if only queries are computed. */
     POINTER(const float) keys;
     POINTER(const float) values;
     /* As in AttnInParams. */
     POINTER(float) raw;
     uint32_t n_heads;
     uint32_t pitch;
+    /* Queries are multiplied by 1 + q_factor ln(1 + pos / q_period), unless q_period is 0. */
+    float q_factor;
+    uint32_t q_period;
+    /* True if the norms of queries and keys are applied after RoPE: RMS norms. */
+    uint32_t norm_after;
+    uint32_t reserved;
 };
 
 #include "params_attend.h"
@@ -693,7 +707,8 @@ struct PostNormParams {
     POINTER(const float) product;
     POINTER(float) x;
     uint32_t cols;
-    uint32_t reserved;
+    /* Factor on the sum. */
+    float scale;
 };
 
 /* One slot of a row: an expert that the row is routed to. */

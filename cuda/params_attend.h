@@ -6,7 +6,7 @@
 struct AppendParams {
     struct StepTables step;
     struct CodedKvParams kv;
-    /* [rows, 2, n_kv_heads, head_dim] */
+    /* [rows, 2, n_kv_heads, head_dim]; or null, to only rotate queries. */
     POINTER(const float) raw;
     /* [rows, n_kv_heads, group, head_dim] */
     POINTER(float) q;
@@ -44,6 +44,9 @@ struct AttendCommon {
      * of later positions, as far as the sequence has rows in the batch. */
     uint32_t window;
     uint32_t ahead;
+    /* Soft cap of scores; 0 without one. */
+    float soft_cap;
+    uint32_t reserved;
 };
 
 /* Attention row by row. Partial results are [rows, n_kv_heads, head_tiles] of up to `splits` splits, in the

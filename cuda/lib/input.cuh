@@ -211,7 +211,7 @@ struct RowPart {
 // registers), and for one head. When a block works on a row, they are T::kBlockQuads.
 template <class T>
 constexpr uint32_t kRowsQuads = T::kInts ? 1 : 2;
-constexpr uint32_t kMmaQuads = 1, kHeadQuads = 2;
+constexpr uint32_t kMmaQuads = 1;
 static_assert(RowPart<true, true, 7>::kCols == NORM_SHARED_COLS, "the host asks for less");
 
 // Mean and factor of a row. Leaves the first part of the row loaded, unnormalised.

@@ -29,6 +29,16 @@ DEVICE float rescale(float from, float to) {
     return from == to ? 1.0f : exp2_fast(from - to);
 }
 
+// A score after its soft cap, both in log2 units: cap tanh(score / cap). Without a cap, 0, the score itself.
+DEVICE float capped_score(float score, float cap) {
+    return cap > 0.0f ? cap * tanhf(score / cap) : score;
+}
+
+// The soft cap of scores in log2 units.
+DEVICE float score_cap(const AttendCommon& common) {
+    return common.soft_cap * 1.4426950408889634f;
+}
+
 // Weight of a head's sink, relative to `base`.
 DEVICE float sink_weight(float sink, float base) {
     return exp2_fast(sink * 1.4426950408889634f - base);

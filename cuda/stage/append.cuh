@@ -266,7 +266,7 @@ DEVICE void append(const AppendParams& p) {
     uint32_t head_dim = p.kv.head_dim, head = blockIdx.x / 2, part = blockIdx.x % 2;
     Appended it{p.step, p.kv, p.raw, AppendRoom(head_dim), r, head, part, p.step.rows[r]};
 
-    if (it.warp() == 0) it.keep(it.brought(r));
+    if (p.raw && it.warp() == 0) it.keep(it.brought(r));
     if (part == 0) {
         for (uint32_t h = it.warp(); h < p.group; h += it.warps()) {
             float* q = p.q + ((uint64_t(r) * p.kv.n_kv_heads + head) * p.group + h) * head_dim;
@@ -275,5 +275,5 @@ DEVICE void append(const AppendParams& p) {
             store_vector(v, q);
         }
     }
-    if (it.fills_page()) it.template fill<C>();
+    if (p.raw && it.fills_page()) it.template fill<C>();
 }

@@ -103,7 +103,7 @@ DEVICE void append_blocks(const AppendBlocksParams& p) {
     uint32_t head_dim = p.kv.head_dim, head = blockIdx.x / 2, part = blockIdx.x % 2;
     uint32_t warp = threadIdx.x / kWarpSize, warps = blockDim.x / kWarpSize;
     StepRow row = p.step.rows[r];
-    if (warp == 0) {
+    if (p.raw && warp == 0) {
         Vector v =
             load_vector(p.raw + ((uint64_t(r) * 2 + part) * p.kv.n_kv_heads + head) * head_dim, head_dim);
         BlockPage page(p.kv, page_of(p.step, row.seq, row.pos), part, head);

@@ -1,6 +1,7 @@
-// Attend: out[r] = softmax(scale q[r] . K[first ..= last]) V over the row's own sequence, row by row. `first`
-// is 0 or the start of the sliding window; `last` is the row's own position, or later if rows attend ahead.
-// Positions outside are not read. A head's attention sink is one more term in the sum of the softmax.
+// Attend: out[r] = softmax(cap(scale q[r] . K[first ..= last])) V over the row's own sequence, row by row,
+// with cap(z) = c tanh(z / c) if there is a soft cap. `first` is 0 or the start of the sliding window; `last`
+// is the row's own position, or later if rows attend ahead. Positions outside are not read. A head's
+// attention sink is one more term in the sum of the softmax.
 //
 // Split-K flash decoding. A block owns one batch row, one KV head with up to ATTEND_HEADS of its query heads,
 // and one split of the positions: x = KV head and tile of query heads, y = split, z = row. So each key and
@@ -14,8 +15,10 @@
 // shuffles within a warp, and through shared memory across warps. With one split the block writes the result;
 // otherwise it stores its part in `partial`, and the last block to arrive merges the parts.
 //
-// Reads 2 x head_dim elements per position and KV head. Requires head_dim <= 256, pages of PAGE_POSITIONS,
-// zeros after each vector up to the stride, and `arrived` = 0.
+// For heads of more than 256 elements each lane has a second piece, 256 elements after its first.
+//
+// Reads 2 x head_dim elements per position and KV head. Requires head_dim <= 256 kPieces, pages of
+// PAGE_POSITIONS, zeros after each vector up to the stride, and `arrived` = 0.
 #pragma once
 
 #include "../lib/over_cache.cuh"
@@ -68,32 +71,39 @@ constexpr int kStride = 16;
 constexpr uint32_t kAtOnce = 2;
 
 // A group's keys and values of a round.
-template <class E>
+template <class E, uint32_t kPieces>
 struct Round {
-    Piece<E> keys[kAtOnce], values[kAtOnce];
+    Piece<E> keys[kAtOnce][kPieces], values[kAtOnce][kPieces];
 };
 
-// Running result of a group: a lane has 8 elements per query head.
+// Running result of a group: a lane has 8 elements of each of its pieces per query head.
+template <uint32_t kPieces>
 struct GroupState {
-    float values[ATTEND_HEADS][8];
+    static constexpr uint32_t kOwn = 8 * kPieces;
+    float values[ATTEND_HEADS][kOwn];
     Softmax soft[ATTEND_HEADS];
 
     // Adds a round's positions; those with `there` false are ignored. All lanes of a warp call it together.
     template <class E>
     DEVICE void take(
-        const float (&query)[ATTEND_HEADS][8], const Round<E>& round, const bool (&there)[kAtOnce],
-        uint32_t lanes
+        const float (&query)[ATTEND_HEADS][kOwn], const Round<E, kPieces>& round,
+        const bool (&there)[kAtOnce], uint32_t lanes, float cap
     ) {
         float scores[kAtOnce][ATTEND_HEADS];
 #pragma unroll
         for (uint32_t i = 0; i < kAtOnce; i++) {
-            float k[8];
-            round.keys[i].floats(k);
 #pragma unroll
-            for (uint32_t h = 0; h < ATTEND_HEADS; h++) {
-                scores[i][h] = 0.0f;
+            for (uint32_t h = 0; h < ATTEND_HEADS; h++) scores[i][h] = 0.0f;
 #pragma unroll
-                for (uint32_t e = 0; e < 8; e++) scores[i][h] = fmaf(query[h][e], k[e], scores[i][h]);
+            for (uint32_t piece = 0; piece < kPieces; piece++) {
+                float k[8];
+                round.keys[i][piece].floats(k);
+#pragma unroll
+                for (uint32_t h = 0; h < ATTEND_HEADS; h++) {
+#pragma unroll
+                    for (uint32_t e = 0; e < 8; e++)
+                        scores[i][h] = fmaf(query[h][8 * piece + e], k[e], scores[i][h]);
+                }
             }
         }
         for (uint32_t mask = lanes / 2; mask > 0; mask /= 2) {
@@ -109,31 +119,39 @@ struct GroupState {
             float largest = soft[h].largest;
 #pragma unroll
             for (uint32_t i = 0; i < kAtOnce; i++) {
-                if (!there[i]) scores[i][h] = -INFINITY;
+                scores[i][h] = there[i] ? capped_score(scores[i][h], cap) : -INFINITY;
                 largest = fmaxf(largest, scores[i][h]);
             }
             float by = rescale(soft[h].largest, largest);
             soft[h] = {largest, soft[h].sum * by};
 #pragma unroll
-            for (uint32_t e = 0; e < 8; e++) values[h][e] *= by;
+            for (uint32_t e = 0; e < kOwn; e++) values[h][e] *= by;
         }
 #pragma unroll
         for (uint32_t i = 0; i < kAtOnce; i++) {
             if (!there[i]) continue;
-            float v[8];
-            round.values[i].floats(v);
+            float weights[ATTEND_HEADS];
 #pragma unroll
             for (uint32_t h = 0; h < ATTEND_HEADS; h++) {
-                float weight = exp2_fast(scores[i][h] - soft[h].largest);
-                soft[h].sum += weight;
+                weights[h] = exp2_fast(scores[i][h] - soft[h].largest);
+                soft[h].sum += weights[h];
+            }
 #pragma unroll
-                for (uint32_t e = 0; e < 8; e++) values[h][e] = fmaf(weight, v[e], values[h][e]);
+            for (uint32_t piece = 0; piece < kPieces; piece++) {
+                float v[8];
+                round.values[i][piece].floats(v);
+#pragma unroll
+                for (uint32_t h = 0; h < ATTEND_HEADS; h++) {
+#pragma unroll
+                    for (uint32_t e = 0; e < 8; e++)
+                        values[h][8 * piece + e] = fmaf(weights[h], v[e], values[h][8 * piece + e]);
+                }
             }
         }
     }
 };
 
-template <class E>
+template <class E, uint32_t kPieces>
 DEVICE void attend(const AttendParams& p) {
     const uint32_t head_dim = p.kv.head_dim, stride = p.kv.stride;
     // The step's tables are uploaded before its first kernel starts.
@@ -156,10 +174,11 @@ DEVICE void attend(const AttendParams& p) {
     float* out = p.common.out + first_head * head_dim;
 
     uint32_t lanes = 1;
-    while (lanes * 8 < stride) lanes *= 2;
+    while (lanes * 8 * kPieces < stride) lanes *= 2;
     uint32_t sub = threadIdx.x & (lanes - 1), group = threadIdx.x / lanes, groups = blockDim.x / lanes;
-    uint32_t elem = 8 * sub, positions = groups * kAtOnce;
-    bool has_piece = elem < stride;
+    uint32_t positions = groups * kAtOnce;
+    // First element of a piece of this lane.
+    auto piece_at = [&](uint32_t piece) { return 8 * (sub + piece * lanes); };
 
     uint32_t pages[kAtOnce] = {};
     auto find = [&](uint32_t base) {
@@ -169,14 +188,19 @@ DEVICE void attend(const AttendParams& p) {
             if (pos < end) pages[i] = page_of(p.step, row.seq, pos);
         }
     };
-    auto load = [&](Round<E>& to, uint32_t base) {
+    auto load = [&](Round<E, kPieces>& to, uint32_t base) {
 #pragma unroll
         for (uint32_t i = 0; i < kAtOnce; i++) {
-            uint32_t pos = base + i * groups + group, place = pos % PAGE_POSITIONS * stride + elem;
-            to.keys[i] = to.values[i] = {};
-            if (pos >= end || !has_piece) continue;
-            to.keys[i].load(reinterpret_cast<const E*>(kv_head(p.kv, pages[i], 0, kv_head_at)) + place);
-            to.values[i].load(reinterpret_cast<const E*>(kv_head(p.kv, pages[i], 1, kv_head_at)) + place);
+            uint32_t pos = base + i * groups + group;
+#pragma unroll
+            for (uint32_t piece = 0; piece < kPieces; piece++) {
+                uint32_t elem = piece_at(piece), place = pos % PAGE_POSITIONS * stride + elem;
+                Piece<E>&key = to.keys[i][piece], &value = to.values[i][piece];
+                key = value = {};
+                if (pos >= end || elem >= stride) continue;
+                key.load(reinterpret_cast<const E*>(kv_head(p.kv, pages[i], 0, kv_head_at)) + place);
+                value.load(reinterpret_cast<const E*>(kv_head(p.kv, pages[i], 1, kv_head_at)) + place);
+            }
         }
     };
     if (exists) find(first);
@@ -186,39 +210,40 @@ DEVICE void attend(const AttendParams& p) {
     prefetch_next(p.step);
     if (!exists) return;
 
-    Round<E> even, odd;
+    Round<E, kPieces> even, odd;
     load(even, first);
     find(first + positions);
     // Scores are in log2 units, so that weights are powers of two.
     const float factor = p.common.scale * 1.4426950408889634f;
-    float query[ATTEND_HEADS][8] = {};
+    constexpr uint32_t kOwn = GroupState<kPieces>::kOwn;
+    float query[ATTEND_HEADS][kOwn] = {};
 #pragma unroll
     for (uint32_t h = 0; h < ATTEND_HEADS; h++) {
 #pragma unroll
-        for (uint32_t i = 0; i < 8; i += 4) {
+        for (uint32_t i = 0; i < kOwn; i += 4) {
             float four[4] = {};
-            if (h < heads && elem + i < head_dim)
-                load_quad<false>(q + h * head_dim, elem + i, head_dim, four);
+            uint32_t elem = piece_at(i / 8) + i % 8;
+            if (h < heads && elem < head_dim) load_quad<false>(q + h * head_dim, elem, head_dim, four);
 #pragma unroll
             for (uint32_t e = 0; e < 4; e++) query[h][i + e] = four[e];
         }
     }
-    GroupState state = {};
+    GroupState<kPieces> state = {};
 #pragma unroll
     for (uint32_t h = 0; h < ATTEND_HEADS; h++) {
         state.soft[h] = {-INFINITY, 0.0f};
 #pragma unroll
-        for (uint32_t i = 0; i < 8; i++) query[h][i] *= factor;
+        for (uint32_t i = 0; i < kOwn; i++) query[h][i] *= factor;
     }
 
     // All lanes of a warp run the same number of rounds, because they exchange scores.
-    auto round = [&](const Round<E>& now, Round<E>& next, uint32_t base) {
+    auto round = [&](const Round<E, kPieces>& now, Round<E, kPieces>& next, uint32_t base) {
         load(next, base + positions);
         find(base + 2 * positions);
         bool there[kAtOnce];
 #pragma unroll
         for (uint32_t i = 0; i < kAtOnce; i++) there[i] = base + i * groups + group < end;
-        state.take(query, now, there, lanes);
+        state.take(query, now, there, lanes, score_cap(p.common));
     };
     for (uint32_t base = first; base < end; base += 2 * positions) {
         round(even, odd, base);
@@ -231,11 +256,16 @@ DEVICE void attend(const AttendParams& p) {
     PartsAt<ATTEND_HEADS> parts = parts_of_groups<ATTEND_HEADS>(warps, stride);
 #pragma unroll
     for (uint32_t h = 0; h < ATTEND_HEADS; h++) {
-        if (!has_piece || threadIdx.x % kWarpSize >= lanes) break;
+        if (threadIdx.x % kWarpSize >= lanes) break;
         if (sub == 0) parts.soft(warp, h) = state.soft[h];
-        float4* to = reinterpret_cast<float4*>(parts.of(warp, h) + elem);
-        to[0] = make_float4(state.values[h][0], state.values[h][1], state.values[h][2], state.values[h][3]);
-        to[1] = make_float4(state.values[h][4], state.values[h][5], state.values[h][6], state.values[h][7]);
+#pragma unroll
+        for (uint32_t i = 0; i < kOwn; i += 4) {
+            uint32_t elem = piece_at(i / 8) + i % 8;
+            const float* four = state.values[h] + i;
+            if (elem < stride)
+                *reinterpret_cast<float4*>(parts.of(warp, h) + elem) =
+                    make_float4(four[0], four[1], four[2], four[3]);
+        }
     }
     uint64_t at = (uint64_t(r) * p.kv.n_kv_heads + kv_head_at) * p.head_tiles + tile;
     const float* sinks =

@@ -106,7 +106,7 @@ DEVICE void attend_blocks(const AttendBlocksParams& p) {
         BlockPage keys(p.kv, page, 0, task.kv_head), values(p.kv, page, 1, task.kv_head);
         BlockPosition empty{{}, {}, &p.kv};
         take_page<kCodesAtOnce>(state, q, keys, values, empty, task.hidden(i), task.positions(i), head_dim,
-            of_thread.lanes);
+            of_thread.lanes, score_cap(p.common));
     }
     of_thread.leave(state, head_dim);
     task.finish(p, of_thread.groups, head_dim, p.kv, p.kv.forms[1] != BLOCKS_HALVES);

@@ -137,7 +137,7 @@ struct CodedPosition {
 template <int N, class Position, class Query, class Keys, class Values>
 DEVICE void take_page(
     AttendState& state, const Query& q, const Keys& keys, const Values& values, const Position& empty,
-    uint32_t first, uint32_t n, uint32_t head_dim, uint32_t lanes
+    uint32_t first, uint32_t n, uint32_t head_dim, uint32_t lanes, float cap
 ) {
     uint32_t piece = threadIdx.x & (lanes - 1), group = threadIdx.x / lanes, groups = blockDim.x / lanes;
     for (uint32_t base = first; base < n; base += groups * N) {
@@ -154,10 +154,10 @@ DEVICE void take_page(
 #pragma unroll
         for (int i = 0; i < N; i++) {
             at[i].scores(q, head_dim, piece, lanes, scores[i]);
-            if (base + i * groups + group >= n) {
+            bool there = base + i * groups + group < n;
 #pragma unroll
-                for (uint32_t h = 0; h < ATTEND_HEADS; h++) scores[i][h] = -INFINITY;
-            }
+            for (uint32_t h = 0; h < ATTEND_HEADS; h++)
+                scores[i][h] = there ? capped_score(scores[i][h], cap) : -INFINITY;
         }
 #pragma unroll
         for (uint32_t h = 0; h < ATTEND_HEADS; h++) {
@@ -377,6 +377,7 @@ DEVICE void attend_codes(const AttendCodesParams& p) {
     }
 
     AttendState state = no_state();
+    const float cap = score_cap(p.common);
     for (uint32_t i = task.first_page; i < task.end_page; i++) {
         uint32_t of_group = (i - task.first_page) % of_thread.groups;
         if (of_group == 0) {
@@ -389,7 +390,7 @@ DEVICE void attend_codes(const AttendCodesParams& p) {
         if (exact != NO_PAGE) {
             const uint16_t* keys = exact_head(p.kv, exact, 0, task.kv_head);
             const uint16_t* values = exact_head(p.kv, exact, 1, task.kv_head);
-            take_page<1>(state, q, keys, values, ExactPosition{}, hidden, n, head_dim, lanes);
+            take_page<1>(state, q, keys, values, ExactPosition{}, hidden, n, head_dim, lanes, cap);
         } else {
             uint32_t page = page_of(p.step, task.row.seq, i * PAGE_POSITIONS);
             auto keys = coded_keys<C>(p.kv, page, task.kv_head);
@@ -398,7 +399,7 @@ DEVICE void attend_codes(const AttendCodesParams& p) {
             empty.codes = &p.kv.codes;
 #pragma unroll
             for (uint32_t h = 0; h < ATTEND_HEADS; h++) q.mean[h] = of_means[of_group * ATTEND_HEADS + h];
-            take_page<kCodesAtOnce>(state, q, keys, values, empty, hidden, n, head_dim, lanes);
+            take_page<kCodesAtOnce>(state, q, keys, values, empty, hidden, n, head_dim, lanes, cap);
         }
     }
     of_thread.leave(state, head_dim);

@@ -1,4 +1,5 @@
-// Attend for many rows of one sequence, on tensor cores: out[r] = softmax(scale q[r] . K[first ..= last]) V.
+// Attend for many rows of one sequence, on tensor cores: out[r] = softmax(cap(scale q[r] . K[first ..=
+// last])) V, with the soft cap of attend.cuh.
 //
 // Flash attention over an f16 cache. A block owns a tile of the batch, up to kVectors / heads neighbouring
 // rows at consecutive positions of one sequence, and one KV head with up to `heads` of its query heads: x =
@@ -488,6 +489,11 @@ DEVICE void attend_tiles(const Params& p) {
         __syncthreads();
         add_products<D>(shared, scores);
         source.scores(shared, warp, first, scores);
+        if (p.common.soft_cap > 0.0f) {
+#pragma unroll
+            for (int i = 0; i < 4 * kTiles; i++)
+                scores[i / 4][i % 4] = capped_score(scores[i / 4][i % 4], score_cap(p.common));
+        }
         source.start(shared, 0, first + kSpan);
         // With D = 128 there is no register left for it.
         uint32_t seen_end = D == 128 ? shared.task.all_end : all_end;

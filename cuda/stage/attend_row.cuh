@@ -218,7 +218,7 @@ DEVICE uint32_t word_of(const uint4& words, int i) {
 template <int D>
 DEVICE void take_exact(
     RowState<D>& state, const RowQueries<D>& queries, const uint16_t* keys, const uint16_t* values,
-    uint32_t first, uint32_t hidden, uint32_t n
+    uint32_t first, uint32_t hidden, uint32_t n, float cap
 ) {
     Place at;
     auto read = [&](uint32_t place) { return (place < hidden ? hidden : place < n ? place : n - 1) * D; };
@@ -244,7 +244,8 @@ DEVICE void take_exact(
     for (int i = 0; i < 4; i++) {
         uint32_t place = first + at.quartet + i / 2 * 8;
         bool seen = place - hidden < n - hidden;
-        scores[i] = seen ? scores[i] * queries.unscale[2 * at.member + i % 2] : -INFINITY;
+        float score = capped_score(scores[i] * queries.unscale[2 * at.member + i % 2], cap);
+        scores[i] = seen ? score : -INFINITY;
     }
     uint32_t high[2], low[2];
     state.take(scores, {1.0f, 1.0f}, high, low);
@@ -382,8 +383,8 @@ struct CodesTile {
 };
 
 // Adds 16 positions of a full page of codes; `of_mean` has the products of the queries with the page's mean.
-// Calls load_next() as soon as `tile` is no longer needed, and hide(scores), which sets the scores of masked
-// positions to -inf (at least one position is visible).
+// Calls load_next() as soon as `tile` is no longer needed, and hide(scores), which caps scores and sets those
+// of masked positions to -inf (at least one position is visible).
 template <class C, int D, class LoadNext, class Hide>
 DEVICE void take_codes(
     RowState<D>& state, const ByteOperands<D>& q, const CodesParams& codes, const CodesTile<C, D>& tile,
@@ -549,7 +550,8 @@ DEVICE void attend_row(const AttendCodesParams& p) {
         uint32_t hidden = task.hidden(i);
         if (at == NO_PAGE || first >= n || first + kTilePositions <= hidden) continue;
         const uint16_t* keys = exact_head(p.kv, at, 0, task.kv_head);
-        take_exact<D>(state, queries, keys, exact_head(p.kv, at, 1, task.kv_head), first, hidden, n);
+        take_exact<D>(state, queries, keys, exact_head(p.kv, at, 1, task.kv_head), first, hidden, n,
+            score_cap(p.common));
     }
     // While a page is multiplied, the codes of the warp's next page are loaded, and the page number of the
     // one after.
@@ -565,6 +567,9 @@ DEVICE void attend_row(const AttendCodesParams& p) {
                 page_of_next = coded(i + 2 * kStride);
             };
             auto hide = [&](float (&scores)[4]) {
+                float cap = score_cap(p.common);
+#pragma unroll
+                for (uint32_t at = 0; at < 4; at++) scores[at] = capped_score(scores[at], cap);
                 if (i - inner < n_inner) return;
                 uint32_t hidden = task.hidden(i);
 #pragma unroll

@@ -1,5 +1,6 @@
 // Combine: makes the output of a stage from its products: out[r] = act(gate[r]) * y[r]; act(y[r]) without a
-// gate; or out[r] += y[r]. Or applies a gate: out[r] = y[r] / (1 + exp(-gate[r])).
+// gate; or out[r] += y[r]. Or applies a gate: out[r] = y[r] / (1 + exp(-gate[r])); or
+// factors: out[r] = gate[r] * y[r].
 //
 // For stages whose layers have no common fused kernel: `logits` of each layer's type computes the products of
 // the batch rows, or `experts` those of their slots. A thread owns some columns of a row: x = share of the
@@ -30,6 +31,8 @@ KERNEL(combine, CombineParams, COMBINE_THREADS) {
         float there = p.add ? p.out[at] : 0.0f;
         if (p.act == ACT_GATE || p.act == ACT_SHARE) {
             y /= 1.0f + expf(-gate);
+        } else if (p.act == ACT_TIMES) {
+            y *= gate;
         } else if (p.act == ACT_GELU) {
             y = p.gate ? gelu(gate) * y : gelu(y);
         } else if (p.act != ACT_NONE) {

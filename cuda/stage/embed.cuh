@@ -1,5 +1,5 @@
-// Embed: x[r] = scale table[token[r]] (+ positions[pos[r]]) (+ types[type[r]]). The token may be the one that
-// `sample` picked last for the sequence.
+// Embed: x[r] = scale table[stride token[r] + first] (+ positions[pos[r]]) (+ types[type[r]]). The token may
+// be the one that `sample` picked last for the sequence.
 //
 // A thread owns a column of a batch row: x = row, y = share of the columns. Reads one row of the table.
 // Blocks past the last row do nothing.
@@ -19,7 +19,7 @@ DEVICE void embed(const EmbedParams& p) {
     uint32_t col = blockIdx.y * blockDim.x + threadIdx.x;
     if (!of_step || col >= p.cols) return;
     uint32_t token = row.token == TOKEN_PICKED ? p.picked[row.seq] : row.token;
-    float value = T::value(p.table, token, col) * p.scale;
+    float value = T::value(p.table, token * p.stride + p.first, col) * p.scale;
     if (p.positions.data) value += F32::value(p.positions, row.pos, col);
     if (p.types.data) value += F32::value(p.types, p.texts[blockIdx.x].token_type, col);
     p.x[uint64_t(blockIdx.x) * p.cols + col] = value;

@@ -1,5 +1,5 @@
-// Heads: finishes AttnIn after its products: q[r] = rope(norm(q[r])); kv[seq, pos] = (rope(norm(k[r])),
-// v[r]); copies the gate part of each query to `gate`.
+// Heads: finishes AttnIn after its products: q[r] = t(pos) rope(norm(q[r])); kv[seq, pos] =
+// (rope(norm(k[r])), norm(v[r])); copies the gate part of each query to `gate`.
 //
 // For models with per-head norms, since many blocks of `attn_in` share a head; and for Q, K and V without a
 // common fused kernel. A warp owns one head of queries, keys or values of one batch row: x = share of the
@@ -7,22 +7,26 @@
 // without RoPE. Writes keys and values as attn_in.cuh does.
 #include "../lib/input.cuh"
 
-// Most elements of a head per lane: lane, lane + 32, and so on.
-constexpr uint32_t kElems = 4 * kHeadQuads;
-
-KERNEL(heads, HeadsParams, HEADS_THREADS) {
+// A lane has elements lane, lane + 32, and so on of a head of up to 128 kHeadQuads elements.
+template <uint32_t kHeadQuads>
+DEVICE void finish_heads(const HeadsParams& p) {
+    constexpr uint32_t kElems = 4 * kHeadQuads;
     uint32_t r = blockIdx.z, lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize;
     uint32_t at = blockIdx.x * (blockDim.x / kWarpSize) + warp,
         n_kv_heads = p.kv.n_kv_heads, head_dim = p.kv.head_dim;
-    bool exists = r < p.step.counts->rows && at < p.n_heads + 2 * n_kv_heads;
     bool of_queries = at < p.n_heads;
+    bool exists = r < p.step.counts->rows && at < p.n_heads + 2 * n_kv_heads && (of_queries || p.keys);
     // 0 for keys, 1 for values.
     uint32_t part = !of_queries && at >= p.n_heads + n_kv_heads;
     uint32_t head = of_queries ? at : at - p.n_heads - part * n_kv_heads;
     InputParams in = {};
     in.cols = head_dim;
-    in.norm = of_queries ? p.q_norm : p.k_norm;
-    if (part == 1) in.norm.kind = NORM_NONE;
+    in.norm = of_queries ? p.q_norm : part == 0 ? p.k_norm : p.v_norm;
+    NormParams after = {};
+    if (p.norm_after && part == 0) {
+        after = in.norm;
+        in.norm = {};
+    }
 
     // Independent of the products: the row's position, norm weights, cosines and sines.
     StepRow row = exists ? p.step.rows[r] : StepRow{};
@@ -63,8 +67,7 @@ KERNEL(heads, HeadsParams, HEADS_THREADS) {
     });
     __syncwarp();
 
-    uint8_t* to = kv_head(p.kv, page, part, head);
-    uint32_t place = row.pos % PAGE_POSITIONS * p.kv.stride;
+    float rotated[kElems] = {}, squares = 0.0f;
 #pragma unroll
     for (uint32_t j = 0; j < kElems; j++) {
         uint32_t elem = lane + kWarpSize * j;
@@ -76,6 +79,22 @@ KERNEL(heads, HeadsParams, HEADS_THREADS) {
             float other = normed[p.rope.adjacent ? elem ^ 1u : away];
             y = second ? other * sin[j] + y * cos[j] : y * cos[j] - other * sin[j];
         }
+        rotated[j] = y;
+        squares = fmaf(y, y, squares);
+    }
+    // 1 for keys and values.
+    float factor = of_queries && p.q_period > 0
+        ? 1.0f + p.q_factor * logf(1.0f + float(row.pos / p.q_period)) : 1.0f;
+    if (after.kind != NORM_NONE)
+        factor *= 1.0f / sqrtf(reduce_lanes<Sum>(squares, kWarpSize) / float(head_dim) + after.eps);
+    uint8_t* to = kv_head(p.kv, page, part, head);
+    uint32_t place = row.pos % PAGE_POSITIONS * p.kv.stride;
+#pragma unroll
+    for (uint32_t j = 0; j < kElems; j++) {
+        uint32_t elem = lane + kWarpSize * j;
+        if (elem >= head_dim) continue;
+        float y = rotated[j] * factor;
+        if (after.kind != NORM_NONE) y *= after.weight[elem];
         if (of_queries) {
             query[elem] = y;
         } else if (p.raw) {
@@ -87,3 +106,6 @@ KERNEL(heads, HeadsParams, HEADS_THREADS) {
         }
     }
 }
+
+KERNEL(heads, HeadsParams, HEADS_THREADS) { finish_heads<2>(p); }
+KERNEL(heads__of512, HeadsParams, HEADS_THREADS) { finish_heads<4>(p); }

@@ -1,5 +1,6 @@
-// PostNorm: x[r] += norm(product[r]), after the layer of a ProjAdd with a norm on its product; or x[r] =
-// residual(x[r]) + norm(product[r]), if the residual is normalised too.
+// PostNorm: x[r] = scale (x[r] + norm(product[r])), after the layer of a ProjAdd with a norm on its product;
+// or x[r] = scale (residual(x[r]) + norm(product[r])), if the residual is normalised too. A third kernel only
+// normalises rows in place: x[r] = norm(x[r]).
 //
 // A block owns a row: x = row. Weights of the product's norm are prefetched into shared memory before the
 // product is ready, and x is loaded while the product is normalised. So only one round trip to memory comes
@@ -48,11 +49,33 @@ DEVICE void add_normed(const PostNormParams& p) {
         held.each(part, p.cols, [&](uint32_t quad, uint32_t col) {
 #pragma unroll
             for (uint32_t i = 0; i < 4; i++) {
-                if (col + i < p.cols) x[col + i] = stream.x[quad][i] + held.x[quad][i];
+                if (col + i < p.cols) x[col + i] = p.scale * (stream.x[quad][i] + held.x[quad][i]);
             }
         });
     }
 }
 
+KERNEL(post_norm__rows, PostNormParams, LINEAR_THREADS) {
+    InputParams in = {};
+    in.cols = p.cols;
+    in.norm = p.norm;
+    uint32_t r = blockIdx.x;
+    let_next_kernel_start();
+    wait_for_previous_kernel();
+    if (r >= p.step.counts->rows) return;
+    float* x = p.x + uint64_t(r) * p.cols;
+    RowPart<true, false, kPostQuads> held;
+    RowNorm norm = row_norm(in, x, held);
+    for (uint32_t part = 0; part < held.parts(p.cols); part++) {
+        if (part > 0) held.load(x, p.cols, part);
+        held.apply(norm, in.norm, in.norm.weight, p.cols, part);
+        held.each(part, p.cols, [&](uint32_t quad, uint32_t col) {
+#pragma unroll
+            for (uint32_t i = 0; i < 4; i++) {
+                if (col + i < p.cols) x[col + i] = held.x[quad][i];
+            }
+        });
+    }
+}
 KERNEL(post_norm, PostNormParams, LINEAR_THREADS) { add_normed<false>(p); }
 KERNEL(post_norm__residual, PostNormParams, LINEAR_THREADS) { add_normed<true>(p); }

@@ -93,6 +93,10 @@ pub enum Dim {
     TokenTypes,
     /// Classes of a classifier.
     Labels,
+    /// Width of an embedding per layer.
+    LayerInput,
+    /// Such embeddings of all layers together.
+    LayerInputs,
 }
 
 /// Presence of a tensor in checkpoints.
@@ -165,6 +169,9 @@ pub struct Architecture {
     pub rope: Rope,
     /// True if the norms are LayerNorms, which have a bias.
     pub layer_norm: bool,
+    /// Distance between layers without a sliding window, if a file does not specify it; `None` if GGUF has no
+    /// keys for windows with this architecture.
+    pub windows: Option<usize>,
     /// True if attention is bidirectional.
     pub encoder: bool,
     /// True if files contain the dense layers after the pooling.
@@ -186,8 +193,8 @@ pub enum Rope {
 
 use Dim::{
     ConvInputs, DeltaChannels, DeltaHead, DeltaHeads, DeltaInputs, DeltaRates, DeltaValues, ExpertFfn,
-    ExpertGateUp, Experts, Ffn, GateUp, Head, Hidden, Kv, Labels, One, Positions, Q, QGate, Qkv, SharedFfn,
-    Taps, TokenTypes, Vocab,
+    ExpertGateUp, Experts, Ffn, GateUp, Head, Hidden, Kv, Labels, LayerInput, LayerInputs, One, Positions, Q,
+    QGate, Qkv, SharedFfn, Taps, TokenTypes, Vocab,
 };
 
 const fn matrix(
@@ -214,6 +221,10 @@ const fn maybe(
     change: Change,
 ) -> Rule {
     Rule { from, to, shape, change, need: Need::Maybe, linear: false }
+}
+
+const fn maybe_matrix(from: &'static [&'static str], to: &'static str, shape: &'static [Dim]) -> Rule {
+    Rule { need: Need::Maybe, ..matrix(from, to, shape, Change::None) }
 }
 
 const fn plus_one(from: &'static [&'static str], to: &'static str, shape: &'static [Dim]) -> Rule {
@@ -368,6 +379,75 @@ const GEMMA_NORMS: &[Rule] = &[
     plus_one(&["post_feedforward_layernorm.weight"], "post_ffw_norm.weight", &[Hidden]),
     plus_one(&["self_attn.q_norm.weight"], "attn_q_norm.weight", &[Head]),
     plus_one(&["self_attn.k_norm.weight"], "attn_k_norm.weight", &[Head]),
+];
+/// Gemma 2's, which has no norms of queries and keys.
+const GEMMA2_NORMS: &[Rule] = &[GEMMA_NORMS[0], GEMMA_NORMS[1], GEMMA_NORMS[2], GEMMA_NORMS[3]];
+const GEMMA4_GLOBALS: &[Rule] = &[
+    GLOBALS[0],
+    GLOBALS[1],
+    maybe(
+        &["model.embed_tokens_per_layer.weight"],
+        "per_layer_token_embd.weight",
+        &[Vocab, LayerInputs],
+        Change::None,
+    ),
+    maybe_matrix(
+        &["model.per_layer_model_projection.weight"],
+        "per_layer_model_proj.weight",
+        &[LayerInputs, Hidden],
+    ),
+    maybe(
+        &["model.per_layer_projection_norm.weight"],
+        "per_layer_proj_norm.weight",
+        &[LayerInput],
+        Change::None,
+    ),
+];
+/// Norms are stored as they are multiplied. Layers that read another layer's cache have no keys and values;
+/// in some models the values of global layers are their keys.
+const GEMMA4_LAYER: &[Rule] = &[
+    plain(&["input_layernorm.weight"], "attn_norm.weight", &[Hidden]),
+    plain(&["post_attention_layernorm.weight"], "post_attention_norm.weight", &[Hidden]),
+    plain(&["pre_feedforward_layernorm.weight"], "ffn_norm.weight", &[Hidden]),
+    plain(&["post_feedforward_layernorm.weight"], "post_ffw_norm.weight", &[Hidden]),
+    plain(&["self_attn.q_norm.weight"], "attn_q_norm.weight", &[Head]),
+    maybe(&["self_attn.k_norm.weight"], "attn_k_norm.weight", &[Head], Change::None),
+    matrix(&["self_attn.q_proj.weight"], "attn_q.weight", &[Q, Hidden], Change::None),
+    maybe_matrix(&["self_attn.k_proj.weight"], "attn_k.weight", &[Kv, Hidden]),
+    maybe_matrix(&["self_attn.v_proj.weight"], "attn_v.weight", &[Kv, Hidden]),
+    matrix(&["self_attn.o_proj.weight"], "attn_output.weight", &[Hidden, Q], Change::None),
+    maybe(&["layer_scalar"], "layer_output_scale.weight", &[One], Change::None),
+    maybe_matrix(&["per_layer_input_gate.weight"], "inp_gate.weight", &[LayerInput, Hidden]),
+    maybe_matrix(&["per_layer_projection.weight"], "proj.weight", &[Hidden, LayerInput]),
+    maybe(&["post_per_layer_input_norm.weight"], "post_norm.weight", &[Hidden], Change::None),
+];
+const OLMO2_NORMS: &[Rule] = &[
+    plain(&["post_attention_layernorm.weight"], "post_attention_norm.weight", &[Hidden]),
+    plain(&["post_feedforward_layernorm.weight"], "post_ffw_norm.weight", &[Hidden]),
+    plain(&["self_attn.q_norm.weight"], "attn_q_norm.weight", &[Q]),
+    plain(&["self_attn.k_norm.weight"], "attn_k_norm.weight", &[Kv]),
+];
+/// EXAONE 4's, which cover heads.
+const EXAONE4_NORMS: &[Rule] = &[OLMO2_NORMS[0], OLMO2_NORMS[1], HEAD_NORMS[0], HEAD_NORMS[1]];
+const SEED_NORMS: &[Rule] =
+    &[NORMS[0], plain(&["post_attention_layernorm.weight"], "post_attention_norm.weight", &[Hidden])];
+const HUNYUAN_NORMS: &[Rule] = &[
+    plain(&["self_attn.query_layernorm.weight"], "attn_q_norm.weight", &[Head]),
+    plain(&["self_attn.key_layernorm.weight"], "attn_k_norm.weight", &[Head]),
+];
+/// Norms that are LayerNorms with a bias.
+const NORM_BIASES: &[Rule] = &[
+    plain(&["input_layernorm.bias"], "attn_norm.bias", &[Hidden]),
+    plain(&["post_attention_layernorm.bias"], "ffn_norm.bias", &[Hidden]),
+];
+const GLOBALS_WITH_BIAS: &[Rule] =
+    &[GLOBALS[0], GLOBALS[1], plain(&["model.norm.bias"], "output_norm.bias", &[Hidden])];
+const OUT_BIAS: Rule = plain(&["self_attn.o_proj.bias"], "attn_output.bias", &[Hidden]);
+const STARCODER2_MLP: &[Rule] = &[
+    matrix(&["mlp.c_fc.weight"], "ffn_up.weight", &[Ffn, Hidden], Change::None),
+    plain(&["mlp.c_fc.bias"], "ffn_up.bias", &[Ffn]),
+    matrix(&["mlp.c_proj.weight"], "ffn_down.weight", &[Hidden, Ffn], Change::None),
+    plain(&["mlp.c_proj.bias"], "ffn_down.bias", &[Hidden]),
 ];
 const FUSED_EXPERTS: &[Rule] = &[
     matrix(
@@ -576,6 +656,7 @@ const LLAMA: Architecture = Architecture {
     sections: false,
     rope: Rope::Whole,
     layer_norm: false,
+    windows: None,
     encoder: false,
     dense: false,
     masters: false,
@@ -623,6 +704,30 @@ const GEMMA3: Architecture = Architecture {
         ("query_pre_attn_scalar", 256.0),
     ],
     rope: Rope::Base,
+    windows: Some(6),
+    ..LLAMA
+};
+
+const OLMO2: Architecture = Architecture {
+    classes: &["Olmo2ForCausalLM"],
+    name: |config| gated(config, &["silu"], "olmo2"),
+    layer: &[OLMO2_NORMS, ATTN_HALVES, ATTN_OTHERS, MLP],
+    rope: Rope::Base,
+    // Defaults of Olmo2Config and Olmo3Config.
+    defaults: &[("rms_norm_eps", 1e-5)],
+    ..LLAMA
+};
+
+const COMMAND_R: Architecture = Architecture {
+    classes: &["CohereForCausalLM"],
+    name: command_r,
+    // RoPE rotates adjacent elements in both formats.
+    layer: &[&[NORMS[0]], ATTN_HALVES, ATTN_OTHERS, MAYBE_QKV_BIASES, MLP],
+    tied: true,
+    // Defaults of CohereConfig and Cohere2Config.
+    defaults: &[("layer_norm_eps", 1e-5), ("logit_scale", 0.0625)],
+    factors: &[("logit_scale", "logit_scale")],
+    layer_norm: true,
     ..LLAMA
 };
 
@@ -772,6 +877,117 @@ pub static ARCHITECTURES: &[Architecture] = &[
         ..GEMMA3
     },
     Architecture {
+        classes: &["Gemma2ForCausalLM"],
+        name: gemma2,
+        layer: &[GEMMA2_NORMS, ATTN_HALVES, ATTN_OTHERS, MLP],
+        // Defaults of Gemma2Config.
+        defaults: &[
+            ("rms_norm_eps", 1e-6),
+            ("num_attention_heads", 8.0),
+            ("num_key_value_heads", 4.0),
+            ("head_dim", 256.0),
+            ("max_position_embeddings", 8192.0),
+            ("sliding_window", 4096.0),
+            ("query_pre_attn_scalar", 256.0),
+            ("attn_logit_softcapping", 50.0),
+            ("final_logit_softcapping", 30.0),
+        ],
+        windows: Some(2),
+        ..GEMMA3
+    },
+    Architecture {
+        classes: &["Gemma4ForCausalLM", "Gemma4ForConditionalGeneration"],
+        name: gemma4,
+        globals: GEMMA4_GLOBALS,
+        layer: &[GEMMA4_LAYER, MLP],
+        // Defaults of Gemma4TextConfig.
+        defaults: &[
+            ("rms_norm_eps", 1e-6),
+            ("num_attention_heads", 8.0),
+            ("num_key_value_heads", 4.0),
+            ("head_dim", 256.0),
+            ("global_head_dim", 512.0),
+            ("max_position_embeddings", 131072.0),
+            ("sliding_window", 512.0),
+            ("hidden_size_per_layer_input", 256.0),
+        ],
+        windows: Some(6),
+        ..GEMMA3
+    },
+    OLMO2,
+    Architecture { classes: &["Olmo3ForCausalLM"], windows: Some(4), ..OLMO2 },
+    Architecture {
+        classes: &["Ministral3ForCausalLM", "Mistral3ForConditionalGeneration"],
+        name: mistral3,
+        ..LLAMA
+    },
+    Architecture {
+        classes: &["ArceeForCausalLM"],
+        name: |config| gated(config, &["relu2"], "arcee"),
+        layer: &[NORMS, ATTN_PERMUTED, ATTN_OTHERS, &[MLP[1], MLP[2]]],
+        // Defaults of ArceeConfig.
+        defaults: &[("rms_norm_eps", 1e-5)],
+        ..LLAMA
+    },
+    Architecture {
+        classes: &["SeedOssForCausalLM"],
+        name: |config| gated(config, &["silu"], "seed_oss"),
+        layer: &[SEED_NORMS, ATTN_HALVES, ATTN_OTHERS, QKV_BIASES, MLP],
+        // Defaults of SeedOssConfig.
+        defaults: &[("rms_norm_eps", 1e-6), ("head_dim", 128.0)],
+        ..LLAMA
+    },
+    Architecture {
+        classes: &["Ernie4_5ForCausalLM"],
+        name: |config| gated(config, &["silu"], "ernie4_5"),
+        // RoPE rotates adjacent elements in both formats.
+        layer: &[NORMS, ATTN_HALVES, ATTN_OTHERS, MLP],
+        tied: true,
+        // Defaults of Ernie4_5Config.
+        defaults: &[("rms_norm_eps", 1e-5), ("rope_theta", 500_000.0)],
+        ..LLAMA
+    },
+    Architecture {
+        classes: &["HunYuanDenseV1ForCausalLM"],
+        name: |config| gated(config, &["silu"], "hunyuan-dense"),
+        layer: &[NORMS, HUNYUAN_NORMS, ATTN_HALVES, ATTN_OTHERS, MLP],
+        // Defaults of HunYuanDenseV1Config.
+        defaults: &[("rms_norm_eps", 1e-5)],
+        ..LLAMA
+    },
+    Architecture {
+        classes: &["Exaone4ForCausalLM"],
+        name: |config| gated(config, &["silu"], "exaone4"),
+        layer: &[EXAONE4_NORMS, ATTN_HALVES, ATTN_OTHERS, MLP],
+        // Defaults of Exaone4Config.
+        defaults: &[("rms_norm_eps", 1e-5)],
+        windows: Some(4),
+        ..LLAMA
+    },
+    Architecture { classes: &["Cohere2ForCausalLM"], windows: Some(4), ..COMMAND_R },
+    COMMAND_R,
+    Architecture {
+        classes: &["Starcoder2ForCausalLM"],
+        name: |config| gated(config, &["gelu_pytorch_tanh"], "starcoder2"),
+        globals: GLOBALS_WITH_BIAS,
+        layer: &[NORMS, NORM_BIASES, ATTN_HALVES, ATTN_OTHERS, QKV_BIASES, &[OUT_BIAS], STARCODER2_MLP],
+        tied: true,
+        // Defaults of Starcoder2Config.
+        defaults: &[("norm_epsilon", 1e-5)],
+        layer_norm: true,
+        ..LLAMA
+    },
+    Architecture {
+        classes: &["StableLmForCausalLM"],
+        name: stablelm,
+        globals: GLOBALS_WITH_BIAS,
+        layer: &[NORMS, NORM_BIASES, ATTN_HALVES, ATTN_OTHERS, MAYBE_QKV_BIASES, MLP],
+        // Defaults of StableLmConfig.
+        defaults: &[("layer_norm_eps", 1e-5), ("partial_rotary_factor", 0.25)],
+        layer_norm: true,
+        ..LLAMA
+    },
+    Architecture {
         classes: &["GPT2LMHeadModel"],
         name: gpt2,
         layers: "h.",
@@ -844,6 +1060,25 @@ fn smollm3(config: &Config) -> Result<&'static str, ConvertError> {
     gated(config, &["silu"], "smollm3")
 }
 
+/// Command R, or Command R7B and Command A, by the class.
+fn command_r(config: &Config) -> Result<&'static str, ConvertError> {
+    const NORM: &str = "use_qk_norm";
+    if config.bool(&[NORM]) == Some(true) {
+        return Err(config.wrong(NORM, "false", config.get(&[NORM])));
+    }
+    let of_two = config.str(&["model_type"]) == Some("cohere2");
+    gated(config, &["silu"], if of_two { "cohere2" } else { "command-r" })
+}
+
+fn stablelm(config: &Config) -> Result<&'static str, ConvertError> {
+    for key in ["qk_layernorm", "use_parallel_residual"] {
+        if config.bool(&[key]) == Some(true) {
+            return Err(config.wrong(key, "false", config.get(&[key])));
+        }
+    }
+    gated(config, &["silu"], "stablelm")
+}
+
 fn gpt2(config: &Config) -> Result<&'static str, ConvertError> {
     for (key, usual) in [
         ("scale_attn_weights", true),
@@ -894,16 +1129,46 @@ fn nomic_bert(config: &Config) -> Result<&'static str, ConvertError> {
     gated(config, &["swiglu", "silu"], "nomic-bert")
 }
 
-fn gemma3(config: &Config) -> Result<&'static str, ConvertError> {
+/// GGUF has no key for the scale of scores: only the 27B model, recognised by its number of layers, divides
+/// by dim / heads.
+fn check_scalar(config: &Config, layers_of_27b: usize) -> Result<(), ConvertError> {
     let head_dim = config.count(&["head_dim"])?.unwrap_or(256);
     let (dim, heads) = (config.require(&["hidden_size"])?, config.require(&["num_attention_heads"])?);
-    // GGUF has no key for it: only the 27B model, recognised by its 62 layers, divides by dim / heads.
     let layers = config.require(&["num_hidden_layers", "n_layer"])?;
-    let want = if layers == 62 { dim as f64 / heads as f64 } else { head_dim as f64 };
+    let want = if layers == layers_of_27b { dim as f64 / heads as f64 } else { head_dim as f64 };
     const SCALAR: &str = "query_pre_attn_scalar";
-    if config.positive(&[SCALAR])?.is_some_and(|found| found != want) {
-        return Err(config.wrong(SCALAR, &format!("{want}"), config.get(&[SCALAR])));
+    match config.positive(&[SCALAR])?.is_some_and(|found| found != want) {
+        true => Err(config.wrong(SCALAR, &format!("{want}"), config.get(&[SCALAR]))),
+        false => Ok(()),
     }
+}
+
+fn gemma2(config: &Config) -> Result<&'static str, ConvertError> {
+    check_scalar(config, 46)?;
+    gated(config, &["gelu_pytorch_tanh"], "gemma2")
+}
+
+fn gemma4(config: &Config) -> Result<&'static str, ConvertError> {
+    for key in ["enable_moe_block", "attention_bias"] {
+        if config.bool(&[key]) == Some(true) {
+            return Err(config.wrong(key, "false", config.get(&[key])));
+        }
+    }
+    if config.str(&["use_bidirectional_attention"]) == Some("all") {
+        let found = config.get(&["use_bidirectional_attention"]);
+        return Err(config.wrong("use_bidirectional_attention", "none or vision", found));
+    }
+    gated(config, &["gelu_pytorch_tanh"], "gemma4")
+}
+
+/// Mistral Small 3 has the same class, with a text model that is Llama's.
+fn mistral3(config: &Config) -> Result<&'static str, ConvertError> {
+    let of_text = config.str(&["model_type"]);
+    gated(config, &["silu"], if of_text == Some("mistral") { "llama" } else { "mistral3" })
+}
+
+fn gemma3(config: &Config) -> Result<&'static str, ConvertError> {
+    check_scalar(config, 62)?;
     if config.positive(&["attn_logit_softcapping"])?.is_some() {
         let found = config.get(&["attn_logit_softcapping"]);
         return Err(config.wrong("attn_logit_softcapping", "none in Gemma 3", found));

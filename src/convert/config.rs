@@ -61,6 +61,10 @@ pub enum RopeScaling {
         /// Scale of queries and keys, replacing YaRN's default.
         attention: Option<f64>,
     },
+    /// The base grows with this factor and the length of a head (Hunyuan).
+    Alpha(f64),
+    /// Only this share of the pairs rotates, with the frequencies that it has among all (Gemma 4).
+    Partial(f64),
     /// Llama 3.1: divisors of the frequencies, by wavelength.
     Llama3 {
         /// Divisor for the longest waves.
@@ -245,6 +249,12 @@ impl Config {
         Ok(rope)
     }
 
+    /// The numbers that the parameters of RoPE have, by their keys there, with the second names given here.
+    pub fn rope_numbers<'a>(&'a self, keys: &'a [(&str, &'a str)]) -> impl Iterator<Item = (f64, &'a str)> {
+        let json = self.get(&["rope_parameters", "rope_scaling"]);
+        keys.iter().filter_map(move |(from, to)| Some((json?.get(*from)?.as_f64()?, *to)))
+    }
+
     /// Number of elements of a head that RoPE rotates.
     ///
     /// # Errors
@@ -293,6 +303,14 @@ impl Config {
         match kind {
             None | Some("default") => Ok(RopeScaling::None),
             Some("linear") => Ok(RopeScaling::Linear(require("factor")?)),
+            Some("dynamic") if number("alpha")?.is_some() => Ok(RopeScaling::Alpha(require("alpha")?)),
+            Some("proportional") => match number("partial_rotary_factor")?.unwrap_or(1.0) {
+                share if share <= 1.0 => Ok(RopeScaling::Partial(share)),
+                _ => {
+                    let found = json.get("partial_rotary_factor");
+                    Err(self.wrong("rope: partial_rotary_factor", "at most 1", found))
+                }
+            },
             Some("yarn") => {
                 for (key, usual) in [("beta_fast", 32.0), ("beta_slow", 1.0)] {
                     if number(key)?.is_some_and(|found| found != usual) {
@@ -335,7 +353,8 @@ impl Config {
                 })
             }
             Some(_) => {
-                Err(self.wrong("rope_scaling", "default, linear, yarn, llama3 or longrope", Some(json)))
+                let want = "default, linear, yarn, llama3, longrope or proportional";
+                Err(self.wrong("rope_scaling", want, Some(json)))
             }
         }
     }

@@ -12,6 +12,7 @@ mod card;
 mod checkpoint;
 mod config;
 mod hybrid;
+mod layered;
 mod metadata;
 mod metaspace;
 mod names;

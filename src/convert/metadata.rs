@@ -28,7 +28,6 @@ pub fn write(
     notes: &mut Vec<String>,
 ) -> Result<(), ConvertError> {
     let name = (arch.name)(config)?;
-    let is_gemma = ["gemma3", "gemma-embedding"].contains(&name);
     metadata.set("general.architecture", name);
     metadata.set("general.type", "model");
     sampling(&super::tokenizer::optional(&folder.join("generation_config.json"))?, metadata, notes);
@@ -89,10 +88,18 @@ pub fn write(
     let mut set = |key: &str, value: Value| metadata.set(format!("{name}.{key}"), value);
     if arch.rope != Rope::None {
         let rope = config.rope()?;
-        set("rope.freq_base", Value::F32(rope.base as f32));
+        let head_dim = shape.head_dim as f64;
+        let base = match rope.scaling {
+            RopeScaling::Alpha(alpha) => rope.base * alpha.powf(head_dim / (head_dim - 2.0)),
+            _ => rope.base,
+        };
+        set("rope.freq_base", Value::F32(base as f32));
         match rope.scaling {
-            // Llama 3's scaling is a separate tensor.
-            RopeScaling::None | RopeScaling::Llama3 { .. } => {}
+            // Llama 3's scaling and Gemma 4's are a separate tensor.
+            RopeScaling::None
+            | RopeScaling::Alpha(_)
+            | RopeScaling::Llama3 { .. }
+            | RopeScaling::Partial(_) => {}
             RopeScaling::Linear(factor) => {
                 set("rope.scaling.type", Value::from("linear"));
                 set("rope.scaling.factor", Value::F32(factor as f32));
@@ -114,14 +121,19 @@ pub fn write(
                 set("rope.scaling.type", Value::from("yarn"));
                 set("rope.scaling.factor", Value::F32(factor as f32));
                 set("rope.scaling.original_context_length", Value::U32(original));
-                if let Some(attention) = attention {
+                if let Some(attention) = attention.filter(|_| name != "mistral3") {
                     // Readers also multiply by YaRN's own factor.
                     let attn_factor = attention / (1.0 + 0.1 * factor.ln());
                     set("rope.scaling.attn_factor", Value::F32(attn_factor as f32));
                 }
             }
         }
-        if is_gemma && let Some(base) = rope.local_base.filter(|base| *base != 10000.0) {
+        // The default is 10000 with Gemma 3, and the base of the other layers elsewhere.
+        let usual = if arch.windows == Some(6) { 10000.0 } else { rope.base };
+        let is_written = |base: &f64| *base != usual || shape.layered.is_some();
+        if arch.windows.is_some()
+            && let Some(base) = rope.local_base.filter(is_written)
+        {
             set("rope.freq_base_swa", Value::F32(base as f32));
         }
     }
@@ -137,8 +149,21 @@ pub fn write(
     if let Some(recurrent) = &shape.recurrent {
         recurrent.write(shape.n_kv_heads, shape.vocab, &mut set);
     }
-    if is_gemma {
-        windows(name, config, shape, metadata)?;
+    if name == "mistral3" {
+        for (from, to) in config.rope_numbers(&[
+            ("beta_fast", "rope.scaling.yarn_beta_fast"),
+            ("beta_slow", "rope.scaling.yarn_beta_slow"),
+            ("mscale_all_dim", "rope.scaling.yarn_log_multiplier"),
+            ("llama_4_scaling_beta", "attention.temperature_scale"),
+        ]) {
+            set(to, Value::F32(from as f32));
+        }
+    }
+    if let Some(layered) = &shape.layered {
+        layered.write([shape.ffn.unwrap_or(0), shape.n_kv_heads, shape.head_dim], &mut set);
+    }
+    if let Some(period) = arch.windows {
+        windows((name, period), config, shape, metadata)?;
     } else if config.bool(&["use_sliding_window"]) != Some(false)
         && let Some(window) = config.count(&["sliding_window"])?.filter(|window| *window < shape.n_ctx)
     {
@@ -188,12 +213,23 @@ fn identity(folder: &Path, config: &Config, front: &Front, n_weights: u64, metad
     }
 }
 
-/// Gemma 3's windows: a period has six layers unless the configuration says otherwise.
-fn windows(arch: &str, config: &Config, shape: &Shape, metadata: &mut Metadata) -> Result<(), ConvertError> {
+/// Windows and soft caps. A period has `period` layers unless the configuration says otherwise.
+fn windows(
+    (arch, period): (&str, usize),
+    config: &Config,
+    shape: &Shape,
+    metadata: &mut Metadata,
+) -> Result<(), ConvertError> {
     let key = |name: &str| format!("{arch}.{name}");
+    let is_listed = arch == "exaone4";
+    if is_listed && config.count(&["sliding_window"])?.is_none() {
+        return Ok(());
+    }
     metadata.set(key("attention.sliding_window"), config.require(&["sliding_window"])? as u32);
-    if let Some(cap) = config.positive(&["final_logit_softcapping"])? {
-        metadata.set(key("final_logit_softcapping"), cap as f32);
+    for cap in ["attn_logit_softcapping", "final_logit_softcapping"] {
+        if let Some(value) = config.positive(&[cap])? {
+            metadata.set(key(cap), value as f32);
+        }
     }
     const PATTERN: &str = "attention.sliding_window_pattern";
     if let Some(list) = config.get(&["layer_types"]) {
@@ -207,12 +243,15 @@ fn windows(arch: &str, config: &Config, shape: &Shape, metadata: &mut Metadata) 
         let found = found.filter(|found| found.len() == shape.n_layers).ok_or_else(|| {
             config.wrong("layer_types", "sliding_attention or full_attention for each layer", Some(list))
         })?;
-        if found.iter().enumerate().any(|(layer, slides)| *slides != (layer % 6 != 5)) {
+        // Layers of two kinds are always listed.
+        let is_usual =
+            found.iter().enumerate().all(|(layer, slides)| *slides == (layer % period != period - 1));
+        if shape.layered.is_none() && (is_listed || !is_usual) {
             let values: Vec<Value> = found.into_iter().map(Value::Bool).collect();
             metadata.set(key(PATTERN), Array::from_values(ValueType::Bool, &values));
         }
     } else if let Some(n) = config.count(&["sliding_window_pattern", "_sliding_window_pattern"])?
-        && n != 6
+        && n != period
     {
         metadata.set(key(PATTERN), n as u32);
     }

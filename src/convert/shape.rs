@@ -4,6 +4,7 @@ use super::ConvertError;
 use super::arch::{Architecture, Dim};
 use super::config::Config;
 use super::hybrid::Hybrid;
+use super::layered::Layered;
 use super::recurrent::Recurrent;
 use sterna_gguf::Value;
 
@@ -39,6 +40,8 @@ pub struct Shape {
     pub hybrid: Option<Hybrid>,
     /// Layers with a short convolution, for architectures that have them.
     pub recurrent: Option<Recurrent>,
+    /// Layers of two kinds, for architectures that have them; `head_dim` and so on are those of local layers.
+    pub layered: Option<Layered>,
     /// Token types of an encoder.
     pub token_types: usize,
     /// Class names of a classifier; empty names if the configuration has none.
@@ -140,7 +143,13 @@ impl Shape {
             let want = format!("at most {vocab}, the rows of the embedding");
             return Err(config.wrong("vocab_size", &want, config.get(&["vocab_size"])));
         }
-        let eps = config.positive(&["rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps", "norm_eps"])?;
+        let eps = config.positive(&[
+            "rms_norm_eps",
+            "layer_norm_epsilon",
+            "layer_norm_eps",
+            "norm_eps",
+            "norm_epsilon",
+        ])?;
         let n_layers = config.require(&["num_hidden_layers", "n_layer"])?;
         let has_head_dim = head_dim.is_some();
         let head_dim = head_dim.unwrap_or(hidden / n_heads);
@@ -149,6 +158,8 @@ impl Shape {
             false => Some(Hybrid::read(config, arch, n_layers, head_dim)?),
         };
         let sparse = (!arch.dense_first.is_empty()).then(|| Sparse::read(config)).transpose()?;
+        let has_layer_inputs = arch.globals.iter().any(|rule| rule.shape.contains(&Dim::LayerInputs));
+        let layered = has_layer_inputs.then(|| Layered::read(config, n_layers, n_kv_heads)).transpose()?;
         // NomicBert gives the positions that it was trained with.
         let most = config.count(&["max_trained_positions"])?.unwrap_or(usize::MAX);
         let n_ctx = config.require(&["max_position_embeddings", "n_positions", "n_ctx"])?.min(most);
@@ -167,9 +178,24 @@ impl Shape {
             sparse,
             hybrid,
             recurrent,
+            layered,
             token_types: config.count(&["type_vocab_size"])?.unwrap_or(0),
             labels: labels(config),
         })
+    }
+
+    /// The dimensions of a layer.
+    pub fn of_layer(&self, layer: usize) -> Self {
+        let mut own = self.clone();
+        if let Some(layered) = &self.layered {
+            own.ffn = own.ffn.map(|ffn| layered.widens(layer) * ffn);
+            (own.head_dim, own.n_kv_heads) = layered.global(layer).unwrap_or((own.head_dim, own.n_kv_heads));
+        }
+        own
+    }
+
+    fn layer_input(&self) -> usize {
+        self.layered.as_ref().map_or(0, |layered| layered.layer_input)
     }
 
     /// Length of a dimension.
@@ -207,6 +233,8 @@ impl Shape {
             Dim::One => 1,
             Dim::TokenTypes => self.token_types,
             Dim::Labels => self.labels.len(),
+            Dim::LayerInput => self.layer_input(),
+            Dim::LayerInputs => self.n_layers * self.layer_input(),
         }
     }
 }

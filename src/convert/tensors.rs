@@ -8,6 +8,7 @@ use ggml_types::{HostTensor, QuantType, types};
 use super::arch::{Architecture, Change, Dim, Need, Rule};
 use super::checkpoint::{Checkpoint, Elem, Tensor};
 use super::config::{Rope, RopeScaling};
+use super::layered::Layered;
 use super::pooling::Dense;
 use super::shape::Shape;
 use super::ternary::{self, ScaleMeaning};
@@ -62,7 +63,7 @@ struct Tiles {
 }
 
 /// Prefixes of the parts of a multimodal model that are not text.
-const NOT_TEXT: [&str; 12] = [
+const NOT_TEXT: [&str; 16] = [
     "vision_tower.",
     "vision_model.",
     "visual.",
@@ -73,6 +74,10 @@ const NOT_TEXT: [&str; 12] = [
     "mm_projector",
     "model.mm_projector",
     "audio_tower.",
+    "embed_vision.",
+    "model.embed_vision.",
+    "embed_audio.",
+    "model.embed_audio.",
     "model.audio_tower.",
     "vision_",
 ];
@@ -220,15 +225,23 @@ pub fn plan(
     tied: bool,
 ) -> Result<Vec<OutputTensor>, ConvertError> {
     let mut out = Vec::new();
-    let mut planner = Planner { named, shape, reading };
+    let mut planner = Planner { named, shape: shape.clone(), reading };
     let (embedding, others) = arch.globals.split_first().expect("the table begins with the embedding");
     out.extend(planner.one("", "", embedding)?);
     if let Some(rope) = rope {
         out.extend(rope_factors(rope, shape.head_dim));
+        let global = shape.layered.as_ref().map(Layered::global_dim);
+        out.extend(partial_rope(rope, global.unwrap_or(shape.head_dim)));
         out.extend(long_rope(rope));
     }
     for layer in 0..shape.n_layers {
         let (from, to) = (format!("{}{layer}.", arch.layers), format!("blk.{layer}."));
+        planner.shape = shape.of_layer(layer);
+        if shape.layered.as_ref().is_some_and(|layered| layered.reads_another(layer)) {
+            for unused in ["k_proj", "v_proj", "k_norm"] {
+                planner.named.take(&format!("{from}self_attn.{unused}.weight"));
+            }
+        }
         let has_delta = shape.hybrid.as_ref().is_some_and(|hybrid| hybrid.has_delta(layer));
         let recurs = has_delta || shape.recurrent.as_ref().is_some_and(|recurrent| recurrent.layers[layer]);
         let rules = match shape.sparse {
@@ -243,6 +256,7 @@ pub fn plan(
             out.extend(planner.one(&from, &to, rule)?);
         }
     }
+    planner.shape = shape.clone();
     for rule in others {
         out.extend(planner.one("", "", rule)?);
     }
@@ -281,7 +295,8 @@ pub fn plan(
 
 struct Planner<'a, 'b> {
     named: &'a mut NamedTensors<'b>,
-    shape: &'a Shape,
+    /// Shape of the layer that is planned.
+    shape: Shape,
     reading: &'a Reading,
 }
 
@@ -471,6 +486,15 @@ fn rope_factors(rope: &Rope, head_dim: usize) -> Option<OutputTensor> {
     };
     let bytes: Vec<u8> = (0..head_dim / 2).flat_map(|pair| of(pair).to_le_bytes()).collect();
     Some(computed("rope_freqs.weight".to_owned(), vec![head_dim / 2], bytes.into()))
+}
+
+/// `rope_freqs.weight` of a RoPE that rotates only a share of the pairs, with the frequencies of all: the
+/// other ones are divided by so much that they do not rotate, as in llama.cpp's converter.
+fn partial_rope(rope: &Rope, head_dim: usize) -> Option<OutputTensor> {
+    let RopeScaling::Partial(share) = rope.scaling else { return None };
+    let (pairs, rotated) = (head_dim / 2, (share * head_dim as f64 / 2.0) as usize);
+    let factors: Vec<f32> = (0..pairs).map(|pair| if pair < rotated { 1.0 } else { 1e30 }).collect();
+    Some(computed("rope_freqs.weight".to_owned(), vec![pairs], f32s(&factors)))
 }
 
 /// The two tables of long RoPE.

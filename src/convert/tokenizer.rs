@@ -21,6 +21,7 @@ const BYTE: i32 = 6;
 
 /// Kinds of vocabularies (`tokenizer.ggml.model`).
 const SENTENCEPIECE: &str = "llama";
+const RANKED: &str = "gemma4";
 const BYTE_LEVEL: &str = "gpt2";
 const WORDPIECE: &str = "bert";
 
@@ -284,6 +285,14 @@ fn ranked(
     {
         out.kinds[id] = UNKNOWN;
         metadata.set("tokenizer.ggml.unknown_token_id", id as u32);
+    }
+    if request.config.class()?.starts_with("Gemma4") {
+        // Readers take the ranks of this model's merges, and put BOS before every text.
+        out.write(request, metadata, RANKED, "default");
+        let pairs: Vec<String> = pairs.iter().map(|(left, right)| format!("{left} {right}")).collect();
+        metadata.set("tokenizer.ggml.merges", Array::from_strs(pairs.iter().map(String::as_str)));
+        metadata.set("tokenizer.ggml.add_bos_token", true);
+        return Ok(out);
     }
     out.write(request, metadata, SENTENCEPIECE, "default");
     metadata.set("tokenizer.ggml.add_space_prefix", spaces.prefix);

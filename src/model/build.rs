@@ -187,7 +187,11 @@ impl<'a> Builder<'a> {
 
     /// Like [`kv`](Self::kv), with another number of KV heads.
     pub fn kv_of(&mut self, n_kv_heads: usize) -> Kv {
-        let head_dim = self.hyper.head_dim;
+        self.kv_of_heads(n_kv_heads, self.hyper.head_dim)
+    }
+
+    /// Like [`kv_of`](Self::kv_of), with heads of another length.
+    pub fn kv_of_heads(&mut self, n_kv_heads: usize, head_dim: usize) -> Kv {
         self.program.kv(KvDecl {
             n_kv_heads,
             head_dim,
@@ -299,18 +303,29 @@ impl<'a> Builder<'a> {
             [("beta_fast", 32.0), ("beta_slow", 1.0), ("attn_factor", 1.0), ("ext_factor", 1.0)];
         for (name, usual) in UNUSED {
             let key = self.key(&format!("rope.scaling.yarn_{name}"));
-            if !matches!(self.hyper.rope.scaling, RopeScaling::Yarn { .. }) {
-                continue;
-            }
-            if let Some(value) = self.gguf.metadata().f32(&key)?.filter(|value| *value != usual) {
+            let RopeScaling::Yarn { factor, .. } = self.hyper.rope.scaling else { continue };
+            // OLMo 3's files have YaRN's own factor there, which is used.
+            let own = (1.0 + 0.1 * factor.ln()) as f32;
+            let is_used =
+                |value: f32| value == usual || name == "attn_factor" && (value / own - 1.0).abs() < 1e-5;
+            if let Some(value) = self.gguf.metadata().f32(&key)?.filter(|value| !is_used(*value)) {
                 self.note(format!("{key} is {value} in the file and is ignored: {usual} is used"));
             }
         }
         Ok(())
     }
 
+    /// Multiplies YaRN's factor on queries and keys, if the file has YaRN, by a function of the factor by
+    /// which the context is extended.
+    pub fn scale_yarn(&mut self, by: impl Fn(f64) -> f64) {
+        if let RopeScaling::Yarn { factor, attn_factor, .. } = &mut self.hyper.rope.scaling {
+            *attn_factor *= by(*factor);
+        }
+    }
+
     /// Declares the rotary embedding of sliding-window layers: its base is `rope.freq_base_swa`, or `base` if
-    /// the file does not specify one, and it is never scaled.
+    /// the file does not specify one, it rotates `rope.dimension_count_swa` elements, by default as many as
+    /// the other layers, and it is never scaled.
     ///
     /// # Errors
     /// [`ModelError::Metadata`].
@@ -320,7 +335,11 @@ impl<'a> Builder<'a> {
         if !(base.is_finite() && base > 1.0) {
             return Err(ModelError::Metadata { key, want: "a number above 1".into(), got: base.to_string() });
         }
-        let (dims, scaling) = (self.hyper.rope.dims, RopeScaling::None);
+        const DIMS: &str = "rope.dimension_count_swa";
+        let (dims, scaling) = (self.number_or(DIMS, self.hyper.rope.dims)?, RopeScaling::None);
+        if dims == 0 || dims > self.hyper.rope.dims || !dims.is_multiple_of(2) {
+            return Err(self.wrong(DIMS, format!("an even number up to {}", self.hyper.rope.dims), dims));
+        }
         let hyper = RopeHyper { dims, freq_base: base.into(), scaling };
         Ok(self.program.rope(rope::rope(&hyper, style, None)))
     }
@@ -354,6 +373,17 @@ impl<'a> Builder<'a> {
             });
         }
         Ok(n_layers)
+    }
+
+    /// Like [`windows`](Self::windows), with the window's default size.
+    ///
+    /// # Errors
+    /// As [`Windows::read`].
+    pub fn windows_or(&self, period: usize, size: u32) -> Result<Windows, ModelError> {
+        match self.value("attention.sliding_window") {
+            Some(_) => self.windows(period),
+            None => Ok(Windows::all_but_every(period, size)),
+        }
     }
 
     /// The value of the architecture's `key`, if the file has one.
@@ -447,6 +477,40 @@ impl<'a> Builder<'a> {
     pub fn table(&mut self, name: &str, rows: usize, cols: usize) -> Result<Weight, ModelError> {
         let tensor = self.tensor(name, rows, cols)?;
         Ok(self.declare(tensor))
+    }
+
+    /// A lookup table, `[rows, n * cols]`, as `n` rows of `cols` elements in place of each row.
+    ///
+    /// # Errors
+    /// As [`table`](Self::table), and [`ModelError::Tensor`] if a block of the type would cross two rows.
+    pub fn split_table(
+        &mut self,
+        name: &str,
+        rows: usize,
+        n: usize,
+        cols: usize,
+    ) -> Result<Weight, ModelError> {
+        let mut tensor = self.tensor(name, rows, n * cols)?;
+        let ty = tensor.ty;
+        let whole = ty.byte_len(rows, n * cols).ok();
+        if ty.rows_together() != 1 || whole.is_none() || ty.byte_len(rows * n, cols).ok() != whole {
+            return Err(wrong(name, format!("a type with rows of {cols} elements"), ty.name().to_owned()));
+        }
+        (tensor.rows, tensor.cols) = (rows * n, cols);
+        Ok(self.declare(tensor))
+    }
+
+    /// A number, `name` of `[1]`. 1 if the file is only a header, without the numbers.
+    ///
+    /// # Errors
+    /// As [`table`](Self::table); [`ModelError::Tensor`] if it is not finite.
+    pub fn scalar(&mut self, name: &str) -> Result<f32, ModelError> {
+        let value = self.values(name, 1)?[0];
+        match value.is_finite() {
+            true if self.gguf.is_header() => Ok(1.0),
+            true => Ok(value),
+            false => Err(wrong(name, "a finite number", value.to_string())),
+        }
     }
 
     /// A small table, `[rows, cols]`, converted to f32.
@@ -630,6 +694,19 @@ impl<'a> Builder<'a> {
         let scale = self.scales(stem, 1)?[0];
         let parts = self.parts(stem, n * outputs, inputs, (0..n).map(|i| i * outputs..(i + 1) * outputs))?;
         Ok(parts.into_iter().map(|layer| Linear { scale, ..layer }).collect())
+    }
+
+    /// Rows of `stem.weight`, `[rows, inputs]`, as a layer, with its bias if the file has one.
+    ///
+    /// # Errors
+    /// As [`qkv`](Self::qkv) for a combined tensor.
+    pub fn part(
+        &mut self,
+        stem: &str,
+        [rows, inputs]: [usize; 2],
+        range: Range<usize>,
+    ) -> Result<Linear, ModelError> {
+        Ok(self.parts(stem, rows, inputs, [range])?.remove(0))
     }
 
     /// Layers that are concatenated in a tensor: `stem.weight` of `[rows, inputs]` and, if the file has it,
@@ -860,6 +937,20 @@ impl<'a> Builder<'a> {
         Ok(x)
     }
 
+    /// Pushes a second stage with the same embedding, which no layer changes, and returns its buffer.
+    ///
+    /// # Panics
+    /// If called before [`embed`](Self::embed).
+    pub fn embed_again(&mut self) -> Buf {
+        let x = self.buf("x0", RowsOf::Step, self.hyper.dim);
+        let first = self.program.stages.iter().find_map(|(_, stage)| match stage {
+            Stage::Embed(s) => Some(Embed { x, ..s.clone() }),
+            _ => None,
+        });
+        self.push("embed_0", first.expect("a program begins with its embedding"));
+        x
+    }
+
     /// Adds learned positions and token types to the embedding.
     ///
     /// # Panics
@@ -921,6 +1012,17 @@ impl<'a> Builder<'a> {
         Ok(Norm { kind: NormKind::Rms, weight, bias: None, eps: self.hyper.norm_eps })
     }
 
+    /// An RMS norm of `dim` elements without a weight.
+    pub fn bare_rms_norm(&mut self, dim: usize) -> Norm {
+        let name = format!("ones of {dim}");
+        let known = self.program.weights.iter().position(|weight| weight.name == name);
+        let weight = match known {
+            Some(at) => Weight(at as u32),
+            None => self.declare(floats(name, &vec![1.0; dim])),
+        };
+        Norm { kind: NormKind::Rms, weight, bias: None, eps: self.hyper.norm_eps }
+    }
+
     /// A LayerNorm: `stem.weight` and `stem.bias` of `[dim]`.
     ///
     /// # Errors
@@ -929,6 +1031,14 @@ impl<'a> Builder<'a> {
         let weight = self.vector(&format!("{stem}.weight"), dim)?;
         let bias = Some(self.vector(&format!("{stem}.bias"), dim)?);
         Ok(Norm { kind: NormKind::Layer, weight, bias, eps: self.hyper.norm_eps })
+    }
+
+    /// A LayerNorm without a bias: `stem.weight` of `[dim]`.
+    ///
+    /// # Errors
+    /// [`ModelError::Tensor`] if it is missing or of another shape.
+    pub fn layer_norm_without_bias(&mut self, stem: &str, dim: usize) -> Result<Norm, ModelError> {
+        Ok(Norm { kind: NormKind::Layer, ..self.rms_norm(stem, dim)? })
     }
 
     /// Appends a stage.

@@ -5,7 +5,7 @@
 use super::llama::{Variant, decoder};
 use super::sparse::Sparse;
 use super::{Architecture, Builder, ModelError};
-use sterna_program::{Gating, RopeStyle, Routing};
+use sterna_program::{Gating, QkNorm, RopeStyle, Routing};
 
 /// GLM-4.5 and its successors with experts.
 pub static ARCHITECTURE: Architecture = Architecture { names: &["glm4moe"], build, per_layer: false };
@@ -14,7 +14,8 @@ fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
     // In files of multimodal models; for text, the positions of all sections are equal.
     m.overrules("rope.dimension_sections");
     let routing = Routing { gating: Gating::Sigmoid, normalise: false, ..Routing::SOFTMAX };
-    let (sparse, head_norms) = (Sparse::read(m, &routing)?, m.has("blk.0.attn_q_norm.weight"));
+    let sparse = Sparse::read(m, &routing)?;
+    let qk_norm = m.has("blk.0.attn_q_norm.weight").then_some(QkNorm::Heads);
     let rope = RopeStyle::Halves;
-    decoder(m, &Variant { rope, head_norms, ffn_norm: "post_attention_norm", sparse, ..Variant::PLAIN })
+    decoder(m, &Variant { rope, qk_norm, ffn_norm: "post_attention_norm", sparse, ..Variant::PLAIN })
 }

@@ -5,12 +5,18 @@
 //! that models are written with.
 #![forbid(unsafe_code)]
 
+pub mod arcee;
 pub mod bert;
 pub mod bitnet;
 pub mod build;
+pub mod cohere2;
 pub mod deepseek2;
+pub mod ernie4_5;
+pub mod exaone4;
 pub mod falcon_h1;
+pub mod gemma2;
 pub mod gemma3;
+pub mod gemma4;
 pub mod glm4;
 pub mod glm4moe;
 pub mod gpt2;
@@ -18,13 +24,16 @@ pub mod gpt_oss;
 pub mod granite;
 pub mod granite_hybrid;
 mod hadamard;
+pub mod hunyuan;
 pub mod hyper;
 mod keys;
 pub mod lfm2;
 pub mod llama;
 pub mod minicpm;
+pub mod mistral3;
 mod mixer;
 pub mod nemotron_h;
+pub mod olmo2;
 pub mod phi3;
 pub mod pooling;
 pub mod qwen2;
@@ -32,8 +41,11 @@ pub mod qwen3;
 pub mod qwen35;
 pub mod qwen3next;
 mod rope;
+pub mod seed_oss;
 pub mod smollm3;
 mod sparse;
+pub mod stablelm;
+pub mod starcoder2;
 mod windows;
 
 use std::cmp::Reverse;
@@ -71,6 +83,10 @@ pub static REGISTRY: &[&Architecture] = &[
     &qwen3next::ARCHITECTURE,
     &gpt2::ARCHITECTURE,
     &gemma3::ARCHITECTURE,
+    &gemma2::ARCHITECTURE,
+    &gemma4::ARCHITECTURE,
+    &olmo2::ARCHITECTURE,
+    &mistral3::ARCHITECTURE,
     &gpt_oss::ARCHITECTURE,
     &smollm3::ARCHITECTURE,
     &granite::ARCHITECTURE,
@@ -82,6 +98,14 @@ pub static REGISTRY: &[&Architecture] = &[
     &granite_hybrid::ARCHITECTURE,
     &falcon_h1::ARCHITECTURE,
     &nemotron_h::ARCHITECTURE,
+    &arcee::ARCHITECTURE,
+    &seed_oss::ARCHITECTURE,
+    &ernie4_5::ARCHITECTURE,
+    &exaone4::ARCHITECTURE,
+    &hunyuan::ARCHITECTURE,
+    &cohere2::ARCHITECTURE,
+    &starcoder2::ARCHITECTURE,
+    &stablelm::ARCHITECTURE,
     &bert::ARCHITECTURE,
     &bert::NOMIC,
 ];
@@ -251,7 +275,7 @@ mod tests {
         let message = by_name("mamba").unwrap_err().to_string();
         assert!(message.contains("`mamba`; ") && message.contains("bitnet-b1.58"), "{message}");
         for (name, want) in
-            [("gemma4", "gemma3"), ("llama4", "llama"), ("qwen3vl", "qwen3"), ("glm4v", "glm4")]
+            [("gemma3n", "gemma3"), ("llama4", "llama"), ("qwen3vl", "qwen3"), ("glm4v", "glm4")]
         {
             let message = by_name(name).unwrap_err().to_string();
             assert!(message.contains(&format!("`{name}` (the nearest is `{want}`); ")), "{message}");

@@ -8,7 +8,7 @@
 use super::build::times;
 use super::sparse::Sparse;
 use super::{Architecture, Builder, LayerHyper, ModelError};
-use sterna_program::{Act, Attend, AttnIn, FfnIn, Norm, ProjAdd, RopeStyle};
+use sterna_program::{Act, Attend, AttnIn, Buf, FfnIn, Norm, ProjAdd, QkNorm, QueryScale, RopeId, RopeStyle};
 
 /// Llama.
 pub static ARCHITECTURE: Architecture =
@@ -22,16 +22,32 @@ pub(super) struct Variant<'a> {
     pub rotates: &'a dyn Fn(usize) -> bool,
     /// True if queries, keys and values must have biases. Every layer may have them.
     pub qkv_bias: bool,
-    /// True if queries and keys have a norm over each head, before RoPE.
-    pub head_norms: bool,
+    /// Scope of the norms of queries and keys, if there are such norms.
+    pub qk_norm: Option<QkNorm>,
+    /// Factor on queries that depends on the position.
+    pub q_scale: Option<QueryScale>,
+    /// Sliding windows, if the file specifies one.
+    pub windows: Option<Windowed>,
+    /// True if norms precede attention and the feed-forward network.
+    pub pre_norms: bool,
+    /// True if the feed-forward network has the input of attention, with the same norm, and both outputs are
+    /// added to the stream.
+    pub parallel: bool,
+    /// Kind of the norms before attention and the feed-forward network, and at the end: reads one by its name
+    /// and width.
+    pub norm: NormOf,
+    /// Name of the norm before the feed-forward network.
+    pub ffn_norm: &'static str,
+    /// Activation function of the feed-forward network.
+    pub act: Act,
+    /// True if the feed-forward network has a gate.
+    pub gated: bool,
     /// True if norms follow the output of attention and of the feed-forward network.
     pub post_norms: bool,
     /// True if the rows of `ffn_up` are those of the gate, then those of the up projection.
     pub fused_gate: bool,
     /// True if files may have two tables of RoPE factors, for short and for long contexts.
     pub long_rope: bool,
-    /// Name of the norm before the feed-forward network.
-    pub ffn_norm: &'static str,
     /// The mixtures of experts, if the file has experts.
     pub sparse: Sparse,
     /// Factor on the scores of attention; by default 1 over the square root of the head dimension.
@@ -51,17 +67,45 @@ impl Variant<'_> {
         rope: RopeStyle::Adjacent,
         rotates: &|_| true,
         qkv_bias: false,
-        head_norms: false,
+        qk_norm: None,
+        q_scale: None,
+        windows: None,
+        pre_norms: true,
+        parallel: false,
+        norm: |m, stem, dim| m.rms_norm(stem, dim),
+        ffn_norm: "ffn_norm",
+        act: Act::Silu,
+        gated: true,
         post_norms: false,
         fused_gate: false,
         long_rope: false,
-        ffn_norm: "ffn_norm",
         sparse: Sparse::PLAIN,
         scale: None,
         embedding: 1.0,
         residual: 1.0,
         logits: 1.0,
     };
+}
+
+/// Reads a norm by its name and width.
+pub(super) type NormOf = fn(&mut Builder<'_>, &str, usize) -> Result<Norm, ModelError>;
+
+/// Layers with a sliding window.
+#[derive(Clone, Copy)]
+pub(super) struct Windowed {
+    /// Distance between layers without a window, if the file does not specify it.
+    pub period: usize,
+    /// RoPE of layers with a window.
+    pub rope: WindowRope,
+}
+
+/// RoPE of layers with a window.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum WindowRope {
+    /// The RoPE of the other layers without its scaling for long contexts.
+    Unscaled,
+    /// The model's RoPE, which the other layers do not have.
+    Only,
 }
 
 /// Embedding, blocks of attention and a gated feed-forward network, head.
@@ -74,7 +118,25 @@ pub(super) fn decoder(m: &mut Builder<'_>, form: &Variant<'_>) -> Result<(), Mod
     let x = m.embed(form.embedding)?;
     let rope = |m: &mut Builder<'_>| if form.long_rope { m.long_rope(form.rope) } else { m.rope(form.rope) };
     let n_layers = m.trunk()?;
-    let rope = (0..n_layers).any(form.rotates).then(|| rope(m)).transpose()?;
+    let windows = form.windows.filter(|_| m.value("attention.sliding_window").is_some());
+    let windows = windows.map(|windowed| m.windows(windowed.period)).transpose()?;
+    let window_of = |layer| windows.as_ref().and_then(|windows| windows.of(layer));
+    let rotates = |slides: bool| {
+        (0..n_layers).any(|layer| (form.rotates)(layer) && window_of(layer).is_some() == slides)
+    };
+    let of_windows = windows.as_ref().and(form.windows).map(|windowed| windowed.rope);
+    let only = of_windows == Some(WindowRope::Only);
+    let global = (rotates(false) && !only).then(|| rope(m)).transpose()?;
+    let base = h.rope.freq_base as f32;
+    let local = match of_windows.filter(|_| rotates(true)) {
+        Some(WindowRope::Unscaled) => Some(m.rope_of_windows(form.rope, base)?),
+        Some(WindowRope::Only) => Some(rope(m)?),
+        None => None,
+    };
+    let rope_of = |layer: usize| -> Option<RopeId> {
+        let rope = if window_of(layer).is_some() { local } else { global };
+        rope.filter(|_| (form.rotates)(layer))
+    };
 
     for layer in 0..n_layers {
         let blk = |name: &str| format!("blk.{layer}.{name}");
@@ -83,50 +145,87 @@ pub(super) fn decoder(m: &mut Builder<'_>, form: &Variant<'_>) -> Result<(), Mod
         let (q, y) = (m.buf_of_width("q", q_dim), m.buf_of_width("y", q_dim));
         let kv = m.kv_of(n_kv_heads);
 
-        let norm = m.rms_norm(&blk("attn_norm"), dim)?;
+        let norm = form.pre_norms.then(|| (form.norm)(m, &blk("attn_norm"), dim)).transpose()?;
+        let of_attention = norm.clone();
         let [wq, wk, wv] = m.qkv(&format!("blk.{layer}"), q_dim, kv_dim, dim)?;
         for (name, layer, outputs) in [("q", &wq, q_dim), ("k", &wk, kv_dim), ("v", &wv, kv_dim)] {
             if form.qkv_bias && layer.bias.is_none() {
                 return Err(m.lacks(&blk(&format!("attn_{name}.bias")), outputs));
             }
         }
-        let mut head_norm = |name: &str| -> Result<Option<Norm>, ModelError> {
-            form.head_norms.then(|| m.rms_norm(&blk(name), h.head_dim)).transpose()
+        let mut qk_norm = |name: &str, of_row: usize| -> Result<Option<Norm>, ModelError> {
+            let cols = form.qk_norm.map(|of| if of == QkNorm::Rows { of_row } else { h.head_dim });
+            cols.map(|cols| m.rms_norm(&blk(name), cols)).transpose()
         };
-        let (q_norm, k_norm) = (head_norm("attn_q_norm")?, head_norm("attn_k_norm")?);
+        let (q_norm, k_norm) = (qk_norm("attn_q_norm", q_dim)?, qk_norm("attn_k_norm", kv_dim)?);
         m.push(
             format!("{layer}.attn_in"),
             AttnIn {
                 q_norm,
                 k_norm,
-                rope: rope.filter(|_| (form.rotates)(layer)),
+                qk_norm: form.qk_norm.unwrap_or(QkNorm::Heads),
+                q_scale: form.q_scale,
+                rope: rope_of(layer),
                 ..AttnIn::of(x, norm, [wq, wk, wv], kv, q)
             },
         );
-        m.push(format!("{layer}.attend"), Attend::causal(q, kv, scale, y));
+        if form.parallel {
+            // Before attention changes the stream.
+            ffn_in(m, form, layer, x, of_attention.clone(), ffn_dim)?;
+        }
+        let window = window_of(layer);
+        m.push(format!("{layer}.attend"), Attend { window, ..Attend::causal(q, kv, scale, y) });
 
         let w = times(form.residual, m.projection(&blk("attn_output"), dim, q_dim)?)?;
         let post = form.post_norms.then(|| m.rms_norm(&blk("post_attention_norm"), dim)).transpose()?;
         m.push(format!("{layer}.attn_out"), ProjAdd { post, ..ProjAdd::plain(y, w, x) });
 
-        let norm = m.rms_norm(&blk(form.ffn_norm), dim)?;
+        let norm = match form.parallel {
+            true => of_attention,
+            false => form.pre_norms.then(|| (form.norm)(m, &blk(form.ffn_norm), dim)).transpose()?,
+        };
         if let Some(mixture) = mixture.filter(|_| layer >= form.sparse.n_dense) {
+            let Some(norm) = norm else {
+                let want = "none in a model without norms before its layers";
+                return Err(m.wrong("expert_count", want, mixture.n_experts));
+            };
             form.sparse.push(m, mixture, layer, (x, norm), form.residual)?;
             continue;
         }
+        if !form.parallel {
+            ffn_in(m, form, layer, x, norm, ffn_dim)?;
+        }
         let hidden = m.buf_of_width("h", ffn_dim);
-        let [gate, up] = match form.fused_gate {
-            true => m.gate_up(&format!("blk.{layer}"), ffn_dim, dim)?,
-            false => {
-                [m.projection(&blk("ffn_gate"), ffn_dim, dim)?, m.projection(&blk("ffn_up"), ffn_dim, dim)?]
-            }
-        };
-        m.push(format!("{layer}.ffn_in"), FfnIn::gated(x, norm, gate, up, Act::Silu, hidden));
-
         let w = times(form.residual, m.projection(&blk("ffn_down"), dim, ffn_dim)?)?;
         let post = form.post_norms.then(|| m.rms_norm(&blk("post_ffw_norm"), dim)).transpose()?;
         m.push(format!("{layer}.ffn_out"), ProjAdd { post, ..ProjAdd::plain(hidden, w, x) });
     }
-    let norm = m.rms_norm("output_norm", dim)?;
+    let norm = (form.norm)(m, "output_norm", dim)?;
     m.end(x, norm, form.logits, None)
+}
+
+/// The first half of the feed-forward network.
+fn ffn_in(
+    m: &mut Builder<'_>,
+    form: &Variant<'_>,
+    layer: usize,
+    x: Buf,
+    norm: Option<Norm>,
+    ffn_dim: usize,
+) -> Result<(), ModelError> {
+    let (dim, blk) = (m.hyper().dim, |name: &str| format!("blk.{layer}.{name}"));
+    let hidden = m.buf_of_width("h", ffn_dim);
+    let stage = match (form.gated, form.fused_gate) {
+        (false, _) => FfnIn::plain(x, norm, m.projection(&blk("ffn_up"), ffn_dim, dim)?, form.act, hidden),
+        (true, true) => {
+            let [gate, up] = m.gate_up(&format!("blk.{layer}"), ffn_dim, dim)?;
+            FfnIn::gated(x, norm, gate, up, form.act, hidden)
+        }
+        (true, false) => {
+            let gate = m.projection(&blk("ffn_gate"), ffn_dim, dim)?;
+            FfnIn::gated(x, norm, gate, m.projection(&blk("ffn_up"), ffn_dim, dim)?, form.act, hidden)
+        }
+    };
+    m.push(format!("{layer}.ffn_in"), stage);
+    Ok(())
 }

@@ -3,11 +3,13 @@
 
 use super::Architecture;
 use super::llama::{Variant, decoder};
-use sterna_program::RopeStyle;
+use sterna_program::{QkNorm, RopeStyle};
 
 /// Qwen3.
 pub static ARCHITECTURE: Architecture = Architecture {
     names: &["qwen3", "qwen3moe"],
-    build: |m| decoder(m, &Variant { rope: RopeStyle::Halves, head_norms: true, ..Variant::PLAIN }),
+    build: |m| {
+        decoder(m, &Variant { rope: RopeStyle::Halves, qk_norm: Some(QkNorm::Heads), ..Variant::PLAIN })
+    },
     per_layer: true,
 };

@@ -67,6 +67,11 @@ impl Windows {
         Ok(Self { size, pattern })
     }
 
+    /// A window of `size` positions in all layers except every `period`-th.
+    pub fn all_but_every(period: usize, size: u32) -> Self {
+        Self { size, pattern: Pattern::AllButEvery(period) }
+    }
+
     /// The window of a layer, if it has one.
     pub fn of(&self, layer: usize) -> Option<u32> {
         let slides = match &self.pattern {

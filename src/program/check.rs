@@ -8,7 +8,7 @@ use super::part::{Named, named};
 use super::{
     Attend, AttnIn, Basis, BasisId, Buf, BufDecl, Conv, Delta, Embed, Expert, Experts, FfnIn, Groups,
     HeadProj, Kv, KvDecl, LatentIn, Linear, Logits, Mamba, Norm, NormKind, PAGE, Program, ProjAdd, ProjIn,
-    RopeId, Routing, Row, RowsOf, Sample, Stage, State, StateDecl, Step, Weight, WeightDecl,
+    QkNorm, RopeId, Routing, Row, RowsOf, Sample, Stage, State, StateDecl, Step, Weight, WeightDecl,
 };
 
 /// A program that cannot run: a bug of the model that created it.
@@ -152,7 +152,8 @@ impl Program {
         let rows_of = |w: Weight| self.weight_decl(w).rows;
         for (_, stage) in stages {
             let Stage::Embed(s) = stage else { continue };
-            let (n_vocab, n_ctx) = (rows_of(s.table), s.positions.map_or(usize::MAX, rows_of));
+            let n_vocab = rows_of(s.table) / s.stride as usize;
+            let n_ctx = s.positions.map_or(usize::MAX, rows_of);
             let n_types = s.types.map_or(0, rows_of);
             for row in step.rows {
                 let token_type = step.pages.token_type(row.seq, row.pos) as usize;
@@ -213,10 +214,13 @@ impl Program {
     }
 
     fn check_embed(&self, s: &Embed) -> Result<(), String> {
-        let Embed { table, basis, scale, positions, types, x } = *s;
+        let Embed { table, stride, first, basis, scale, positions, types, x } = *s;
         let dim = self.want_buf("x", x, RowsOf::Step)?.cols;
         let table = self.want_weight(table)?;
         want_factor("the embedding's factor", scale)?;
+        if first >= stride || !table.rows.is_multiple_of(stride as usize) {
+            return Err(format!("row {first} of {stride} per token, in a table of {} rows", table.rows));
+        }
         self.want_basis(basis, table.cols)?;
         equal("x's columns", dim, &table.name, table.cols)?;
         if let Some(positions) = positions {
@@ -231,7 +235,22 @@ impl Program {
     }
 
     fn check_attn_in(&self, s: &AttnIn) -> Result<(), String> {
-        let AttnIn { x, ref norm, ref wq, ref wk, ref wv, ref q_norm, ref k_norm, rope, kv, q, gate } = *s;
+        let AttnIn {
+            x,
+            ref norm,
+            ref wq,
+            ref wk,
+            ref wv,
+            ref q_norm,
+            ref k_norm,
+            qk_norm,
+            ref v_norm,
+            rope,
+            q_scale,
+            kv,
+            q,
+            gate,
+        } = *s;
         let dim = self.want_buf("x", x, RowsOf::Step)?.cols;
         let q_cols = self.want_buf("q", q, RowsOf::Step)?.cols;
         let kv = self.want_heads(kv, q_cols)?;
@@ -242,16 +261,34 @@ impl Program {
         if x == q {
             return Err("x and q are one buffer".into());
         }
-        self.want_norm(norm, dim)?;
+        norm.as_ref().map_or(Ok(()), |norm| self.want_norm(norm, dim))?;
         if let Some(gate) = gate {
             equal("q's columns", q_cols, "gate", self.want_buf("gate", gate, RowsOf::Step)?.cols)?;
             self.want_apart(&[x, q, gate])?;
         }
         self.want_input_norm(wq, if gate.is_some() { 2 * q_cols } else { q_cols }, dim)?;
-        self.want_input_norm(wk, kv_cols, dim)?;
-        self.want_input_norm(wv, kv_cols, dim)?;
-        for norm in [q_norm, k_norm].into_iter().flatten() {
-            self.want_norm(norm, kv.head_dim)?;
+        for w in wk.iter().chain(wv) {
+            self.want_input_norm(w, kv_cols, dim)?;
+        }
+        if wk.is_none() && (wv.is_some() || k_norm.is_some() || v_norm.is_some()) {
+            return Err("values or norms of a stage without keys".into());
+        }
+        let of_rows = qk_norm == QkNorm::Rows;
+        if of_rows && gate.is_some() {
+            return Err("norms of whole rows of queries with a gate".into());
+        }
+        if qk_norm == QkNorm::Rotated
+            && [q_norm, k_norm].into_iter().flatten().any(|norm| norm.kind != NormKind::Rms)
+        {
+            return Err("a norm after RoPE that is not an RMS norm".into());
+        }
+        for (norm, cols) in [(q_norm, q_cols), (k_norm, kv_cols)] {
+            let cols = if of_rows { cols } else { kv.head_dim };
+            norm.as_ref().map_or(Ok(()), |norm| self.want_norm(norm, cols))?;
+        }
+        v_norm.as_ref().map_or(Ok(()), |norm| self.want_norm(norm, kv.head_dim))?;
+        if q_scale.is_some_and(|scale| scale.period == 0 || !scale.factor.is_finite()) {
+            return Err(format!("a factor on queries of {q_scale:?}"));
         }
         if let Some(rope) = rope {
             let rotated = self.want_rope(rope)?;
@@ -317,7 +354,7 @@ impl Program {
     }
 
     fn check_attend(&self, s: &Attend) -> Result<(), String> {
-        let Attend { q, kv, scale, window, ahead, sinks, gate, out } = *s;
+        let Attend { q, kv, scale, soft_cap, window, ahead, sinks, gate, out } = *s;
         let q_cols = self.want_buf("q", q, RowsOf::Step)?.cols;
         let out_cols = self.want_buf("out", out, RowsOf::Step)?.cols;
         let decl = self.want_heads(kv, q_cols)?;
@@ -349,6 +386,7 @@ impl Program {
         if let Some(sinks) = sinks {
             self.want_vector(sinks, q_cols / decl.head_dim)?;
         }
+        want_soft_cap(soft_cap)?;
         want_factor("the scores' factor", scale)
     }
 
@@ -442,7 +480,7 @@ impl Program {
     }
 
     fn check_proj_add(&self, s: &ProjAdd) -> Result<(), String> {
-        let ProjAdd { y, ref w, ref post, ref residual, x } = *s;
+        let ProjAdd { y, ref w, ref post, ref residual, scale, x } = *s;
         let cols = self.want_buf("y", y, RowsOf::Step)?.cols;
         let dim = self.want_buf("x", x, RowsOf::Step)?.cols;
         if y == x {
@@ -451,14 +489,24 @@ impl Program {
         for norm in post.iter().chain(residual) {
             self.want_norm(norm, dim)?;
         }
+        want_factor("the sum's factor", scale)?;
         self.want_linear(w, dim, cols)
     }
 
     fn check_ffn_in(&self, s: &FfnIn) -> Result<(), String> {
-        let FfnIn { x, ref norm, ref gate, ref up, act, ref share, h } = *s;
+        let FfnIn { x, ref norm, ref gate, ref up, act, ref share, times, h } = *s;
         let dim = self.want_buf("x", x, RowsOf::Step)?.cols;
         let ffn_dim = self.want_buf("h", h, RowsOf::Step)?.cols;
-        self.want_norm(norm, dim)?;
+        norm.as_ref().map_or(Ok(()), |norm| self.want_norm(norm, dim))?;
+        if let Some(times) = times {
+            equal(
+                "h's columns",
+                ffn_dim,
+                "its factors",
+                self.want_buf("factors", times, RowsOf::Step)?.cols,
+            )?;
+            self.want_apart(&[x, times, h])?;
+        }
         if let Some(gate) = gate {
             self.want_input_norm(gate, ffn_dim, dim)?;
         }
@@ -516,9 +564,7 @@ impl Program {
         let dim = self.want_buf("x", x, RowsOf::Step)?.cols;
         let n_vocab = self.want_buf("logits", logits, RowsOf::Outputs)?.cols;
         self.want_norm(norm, dim)?;
-        if soft_cap.is_some_and(|cap| !(cap.is_finite() && cap > 0.0)) {
-            return Err(format!("a soft cap of {soft_cap:?}"));
-        }
+        want_soft_cap(soft_cap)?;
         self.want_input_norm(w, n_vocab, dim)
     }
 
@@ -679,6 +725,11 @@ fn assert_whole(step: &Step<'_>) {
         let apart = step.runs().skip(i + 1).all(|other| step.rows[other.start].seq != seq);
         assert!(apart, "slot {seq}: its rows are not consecutive");
     }
+}
+
+fn want_soft_cap(cap: Option<f32>) -> Result<(), String> {
+    let is_valid = cap.is_none_or(|cap| cap.is_finite() && cap > 0.0);
+    if is_valid { Ok(()) } else { Err(format!("a soft cap of {cap:?}")) }
 }
 
 fn want_factor(what: &str, factor: f32) -> Result<(), String> {

@@ -66,15 +66,30 @@ impl Program {
         let linears = |linears: &[&Linear]| self.linears_cost(linears.iter().copied(), n_rows);
         match stage {
             Stage::Embed(s) => {
-                let Embed { table, basis: _, scale: _, positions, types, x: _ } = *s;
+                let Embed { table, stride: _, first: _, basis: _, scale: _, positions, types, x: _ } = *s;
                 let tables = [Some(table), positions, types].into_iter().flatten();
                 Cost { weight_bytes: tables.map(|w| n_rows * self.row_bytes(w)).sum(), ..Cost::default() }
             }
             Stage::AttnIn(s) => {
-                let AttnIn { x: _, norm: _, wq, wk, wv, q_norm: _, k_norm: _, rope: _, kv, q: _, gate: _ } =
-                    s;
-                let written = n_rows * self.written_bytes(*kv);
-                linears(&[wq, wk, wv]) + Cost { kv_bytes: written, ..Cost::default() }
+                let AttnIn {
+                    x: _,
+                    norm: _,
+                    wq,
+                    wk,
+                    wv,
+                    q_norm: _,
+                    k_norm: _,
+                    qk_norm: _,
+                    v_norm: _,
+                    rope: _,
+                    q_scale: _,
+                    kv,
+                    q: _,
+                    gate: _,
+                } = s;
+                let written = if wk.is_some() { n_rows * self.written_bytes(*kv) } else { 0 };
+                let layers = [wq].into_iter().chain(wk).chain(wv);
+                self.linears_cost(layers, n_rows) + Cost { kv_bytes: written, ..Cost::default() }
             }
             Stage::LatentIn(s) => {
                 let LatentIn { x: _, norm: _, q_latent, wq, wk, wkv, kv_norm: _, rope: _, kv, q: _ } = s;
@@ -89,7 +104,8 @@ impl Program {
             }
             Stage::Attend(s) => {
                 // `first` and `last` take the window and `ahead` into account.
-                let Attend { q, kv, scale: _, window: _, ahead: _, sinks: _, gate: _, out: _ } = *s;
+                let Attend { q, kv, scale: _, soft_cap: _, window: _, ahead: _, sinks: _, gate: _, out: _ } =
+                    *s;
                 let seen = |(row, end): (&Row, u32)| {
                     let last = s.last(row.pos, end);
                     (last, u64::from(last + 1 - s.first(row.pos)))
@@ -117,11 +133,11 @@ impl Program {
                 }
             }
             Stage::ProjAdd(s) => {
-                let ProjAdd { y: _, w, post: _, residual: _, x: _ } = s;
+                let ProjAdd { y: _, w, post: _, residual: _, scale: _, x: _ } = s;
                 linears(&[w])
             }
             Stage::FfnIn(s) => {
-                let FfnIn { x: _, norm: _, gate, up, act: _, share, h: _ } = s;
+                let FfnIn { x: _, norm: _, gate, up, act: _, share, times: _, h: _ } = s;
                 self.linears_cost([up].into_iter().chain(gate).chain(share), n_rows)
             }
             Stage::Delta(s) => {

@@ -70,17 +70,31 @@ pub(super) fn named(stage: &mut Stage) -> Vec<Named<'_>> {
     use Named::{In, Out};
     match stage {
         Stage::Embed(s) => {
-            let Embed { table, basis, scale: _, positions, types, x } = s;
+            let Embed { table, stride: _, first: _, basis, scale: _, positions, types, x } = s;
             let tables = [Some(table), positions.as_mut(), types.as_mut()].into_iter().flatten();
             let basis = basis.as_mut().map(Named::Basis);
             tables.map(Named::Weight).chain(basis).chain([Out(x)]).collect()
         }
         Stage::AttnIn(s) => {
-            let AttnIn { x, norm, wq, wk, wv, q_norm, k_norm, rope, kv, q, gate } = s;
-            let norms = [Some(norm), q_norm.as_mut(), k_norm.as_mut()];
+            let AttnIn {
+                x,
+                norm,
+                wq,
+                wk,
+                wv,
+                q_norm,
+                k_norm,
+                qk_norm: _,
+                v_norm,
+                rope,
+                q_scale: _,
+                kv,
+                q,
+                gate,
+            } = s;
             let mut all = vec![In(x)];
-            all.extend(norms.into_iter().flatten().flat_map(of_norm));
-            all.extend([wq, wk, wv].into_iter().flat_map(of_linear));
+            all.extend([norm, q_norm, k_norm, v_norm].into_iter().flatten().flat_map(of_norm));
+            all.extend([wq].into_iter().chain(wk).chain(wv).flat_map(of_linear));
             all.extend(rope.as_mut().map(Named::Rope));
             all.extend([Named::Kv(kv), Out(q)]);
             all.extend(gate.as_mut().map(Out));
@@ -139,7 +153,7 @@ pub(super) fn named(stage: &mut Stage) -> Vec<Named<'_>> {
             all
         }
         Stage::Attend(s) => {
-            let Attend { q, kv, scale: _, window: _, ahead: _, sinks, gate, out } = s;
+            let Attend { q, kv, scale: _, soft_cap: _, window: _, ahead: _, sinks, gate, out } = s;
             let mut all = vec![In(q), Named::Kv(kv)];
             all.extend(sinks.as_mut().map(Named::Weight));
             all.extend(gate.as_mut().map(In));
@@ -147,17 +161,18 @@ pub(super) fn named(stage: &mut Stage) -> Vec<Named<'_>> {
             all
         }
         Stage::ProjAdd(s) => {
-            let ProjAdd { y, w, post, residual, x } = s;
+            let ProjAdd { y, w, post, residual, scale: _, x } = s;
             let mut all = vec![In(y), In(x)];
             all.extend(post.iter_mut().chain(residual).flat_map(of_norm));
             all.extend(of_linear(w));
             all
         }
         Stage::FfnIn(s) => {
-            let FfnIn { x, norm, gate, up, act: _, share, h } = s;
+            let FfnIn { x, norm, gate, up, act: _, share, times, h } = s;
             let mut all = vec![In(x)];
-            all.extend(of_norm(norm));
+            all.extend(norm.iter_mut().flat_map(of_norm));
             all.extend(gate.iter_mut().chain([up]).chain(share).flat_map(of_linear));
+            all.extend(times.as_mut().map(In));
             all.push(Out(h));
             all
         }
@@ -260,9 +275,33 @@ impl Program {
         Part { program, stages, weights, bufs, kvs, states }
     }
 
-    /// Start of each layer except the first: a program is split between two devices at these stages.
+    /// Start of each layer except the first: a program is split between two devices at these stages. Layers
+    /// that share a cache are not separated, and all embeddings are on the first device, which alone knows
+    /// the tokens that the last one picks.
     pub fn layer_starts(&self) -> Vec<usize> {
-        (0..self.stages.len()).filter(|at| self.begins_layer(*at)).skip(1).collect()
+        let of_caches = self.uses_of_caches();
+        let embeds = self.stages.iter().rposition(|(_, stage)| matches!(stage, Stage::Embed(_)));
+        let is_apart = |at: &usize| {
+            embeds.is_none_or(|last| last < *at)
+                && !of_caches.iter().any(|uses| uses.start < *at && *at < uses.end)
+        };
+        (0..self.stages.len()).filter(|at| self.begins_layer(*at)).skip(1).filter(is_apart).collect()
+    }
+
+    /// From the first stage that uses each cache to the last.
+    fn uses_of_caches(&self) -> Vec<Range<usize>> {
+        let uses = |kv: Kv| {
+            let of_stage = move |(_, stage): &(String, Stage)| match stage {
+                Stage::AttnIn(s) => s.kv == kv,
+                Stage::LatentIn(s) => s.kv == kv,
+                Stage::Attend(s) => s.kv == kv,
+                _ => false,
+            };
+            let first = self.stages.iter().position(of_stage);
+            let last = self.stages.iter().rposition(of_stage);
+            first.zip(last).map_or(0..0, |(first, last)| first..last + 1)
+        };
+        (0..self.kvs.len() as u32).map(|kv| uses(Kv(kv))).collect()
     }
 
     /// True for the first stage of a layer. In a layer with attention and a recurrent part, attention comes
@@ -350,7 +389,8 @@ impl Program {
     }
 
     /// A program with some of the layers and everything before and after the layers: the first layer of each
-    /// kind, and more until there are `least`, if there are that many. `stages` are those of the whole.
+    /// kind with the layers whose caches they read, and more until there are `least`, if there are that many.
+    /// `stages` are those of the whole.
     pub fn layers_of_each_kind(&self, least: usize) -> Part {
         let layers: Vec<Range<usize>> = self.layers().into_iter().map(|layer| layer.stages).collect();
         let all = 0..self.stages.len();
@@ -358,7 +398,17 @@ impl Program {
         let kinds: Vec<Vec<String>> =
             layers.iter().map(|stages| stages.clone().map(|stage| self.kind(stage)).collect()).collect();
         let is_new = |at: &usize| !kinds[..*at].contains(&kinds[*at]);
-        let (new, known): (Vec<_>, Vec<_>) = (0..layers.len()).partition(is_new);
+        let new: Vec<usize> = (0..layers.len()).filter(is_new).collect();
+        let of_caches = self.uses_of_caches();
+        let writes_for = |at: &usize| {
+            let reads = |uses: &Range<usize>| {
+                let reads =
+                    |layer: &usize| uses.start < layers[*layer].start && layers[*layer].start < uses.end;
+                layers[*at].contains(&uses.start) && new.iter().any(reads)
+            };
+            new.contains(at) || of_caches.iter().any(reads)
+        };
+        let (new, known): (Vec<_>, Vec<_>) = (0..layers.len()).partition(writes_for);
         let more = least.saturating_sub(new.len()).min(known.len());
         let mut taken = [&new[..], &known[..more]].concat();
         taken.sort_unstable();

@@ -66,13 +66,18 @@ impl Stage {
 
     /// True if the input of one of its linear layers [needs a separate pass](Linear::prepares_input).
     pub fn prepares_input(&self, linear: &Linear) -> bool {
-        linear.prepares_input(!matches!(self, Self::ProjAdd(_)))
+        linear.prepares_input(match self {
+            Self::AttnIn(s) => s.norm.is_some(),
+            Self::FfnIn(s) => s.norm.is_some(),
+            Self::ProjAdd(_) => false,
+            _ => true,
+        })
     }
 
     /// The linear layers of the stage, mutable: the same as [`linears`](Self::linears).
     pub fn linears_mut(&mut self) -> impl Iterator<Item = &mut Linear> {
         let linears: Vec<&mut Linear> = match self {
-            Self::AttnIn(s) => vec![&mut s.wq, &mut s.wk, &mut s.wv],
+            Self::AttnIn(s) => [&mut s.wq].into_iter().chain(&mut s.wk).chain(&mut s.wv).collect(),
             Self::ProjIn(s) => s.products.iter_mut().map(|(linear, _)| linear).collect(),
             Self::LatentIn(s) => {
                 let latent = s.q_latent.iter_mut().map(|(linear, _)| linear);
@@ -108,7 +113,7 @@ impl Stage {
             Self::Delta(s) => (vec![s.u, s.z, s.a, s.b], vec![s.out]),
             Self::Mamba(s) => (vec![s.c, s.z, s.a], vec![s.out]),
             Self::ProjAdd(s) => (vec![s.y, s.x], vec![s.x]),
-            Self::FfnIn(s) => (vec![s.x], vec![s.h]),
+            Self::FfnIn(s) => ([s.x].into_iter().chain(s.times).collect(), vec![s.h]),
             Self::Experts(s) => (vec![s.x], vec![s.x]),
             Self::Logits(s) => (vec![s.x], vec![s.logits]),
             Self::Sample(s) => (vec![s.logits], vec![]),
@@ -125,7 +130,7 @@ impl Stage {
             _ => &[],
         };
         let (rows, linears) = match self {
-            Self::AttnIn(s) => (RowsOf::Step, [Some(&s.wq), Some(&s.wk), Some(&s.wv), None]),
+            Self::AttnIn(s) => (RowsOf::Step, [Some(&s.wq), s.wk.as_ref(), s.wv.as_ref(), None]),
             Self::LatentIn(s) => {
                 let latent = s.q_latent.as_ref().map(|(linear, _)| linear);
                 (RowsOf::Step, [latent, Some(&s.wq), Some(&s.wkv), None])
@@ -144,13 +149,17 @@ impl Stage {
     }
 }
 
-/// `x[r] = scale * table[token[r]]`, plus `positions[pos[r]]` and `types[type[r]]` if there are such tables.
-/// If rows of the table are in a rotated basis, they are rotated back first. The type of a row is given by
-/// its position: [`PageTable::token_type`](super::PageTable::token_type).
+/// `x[r] = scale * table[stride * token[r] + first]`, plus `positions[pos[r]]` and `types[type[r]]` if there
+/// are such tables. If rows of the table are in a rotated basis, they are rotated back first. The type of a
+/// row is given by its position: [`PageTable::token_type`](super::PageTable::token_type).
 #[derive(Clone, Debug)]
 pub struct Embed {
-    /// `[n_vocab, dim]`.
+    /// `[stride * n_vocab, dim]`.
     pub table: Weight,
+    /// Rows of the table per token, usually 1. A table of all layers has one per layer (Gemma 4).
+    pub stride: u32,
+    /// The row among those of a token, below `stride`.
+    pub first: u32,
     /// The basis of its rows.
     pub basis: Option<BasisId>,
     /// Factor on a token's row, usually 1; Gemma's is `sqrt(dim)`.
@@ -163,26 +172,37 @@ pub struct Embed {
     pub x: Buf,
 }
 
-/// `n = norm(x); q = rope(q_norm(Wq n)); kv[seq[r], pos[r]] = (rope(k_norm(Wk n)), Wv n)`. With a gate, each
-/// head of `Wq n` is twice as long, and its second half is the head's part of the gate, unchanged.
+/// `n = norm(x); q = t(pos[r]) rope(q_norm(Wq n)); kv[seq[r], pos[r]] = (rope(k_norm(Wk n)), v_norm(Wv n))`,
+/// where `t` is 1 unless there is a [`QueryScale`]. [`QkNorm`] says what the norms of queries and keys cover.
+/// With a gate, each head of `Wq n` is twice as long, and its second half is the head's part of the gate,
+/// unchanged.
+///
+/// Without `Wv`, values are `v_norm(Wk n)`. Without `Wk`, the stage computes only queries and writes nothing
+/// to the cache, which an earlier stage has written.
 #[derive(Clone, Debug)]
 pub struct AttnIn {
     /// In: `[rows, dim]`.
     pub x: Buf,
     /// Norm before the projections.
-    pub norm: Norm,
+    pub norm: Option<Norm>,
     /// `[n_heads * head_dim, dim]`, or twice as many rows if there is a gate.
     pub wq: Linear,
     /// `[n_kv_heads * head_dim, dim]`.
-    pub wk: Linear,
+    pub wk: Option<Linear>,
     /// `[n_kv_heads * head_dim, dim]`.
-    pub wv: Linear,
-    /// Norm over each query head, weight `[head_dim]`.
+    pub wv: Option<Linear>,
+    /// Norm of queries, weight `[head_dim]`, or `[n_heads * head_dim]` if it covers whole rows.
     pub q_norm: Option<Norm>,
-    /// Norm over each key head, weight `[head_dim]`.
+    /// Norm of keys, weight `[head_dim]`, or `[n_kv_heads * head_dim]` if it covers whole rows.
     pub k_norm: Option<Norm>,
+    /// Scope of these two norms.
+    pub qk_norm: QkNorm,
+    /// Norm over each value head, weight `[head_dim]` (Gemma 4).
+    pub v_norm: Option<Norm>,
     /// Rotary embedding of queries and keys.
     pub rope: Option<RopeId>,
+    /// Factor on queries that depends on the position (Ministral 3).
+    pub q_scale: Option<QueryScale>,
     /// Out: this layer's cache.
     pub kv: Kv,
     /// Out: `[rows, n_heads * head_dim]`.
@@ -238,11 +258,39 @@ pub struct HeadProj {
     pub out: Buf,
 }
 
-/// `out[r] = softmax(scale * q[r] . K[first ..= last]) V`, each query head with KV head
-/// `head / (n_heads / n_kv_heads)`, over the row's own sequence. `first` is 0, or the start of the window;
-/// `last` is `pos[r]`, or up to `ahead` positions later if rows see ahead, limited by the sequence's rows in
-/// the step. If heads have sinks, the sum of each softmax has one more term, `exp(sink[head])`, without a
-/// value. If there is a gate, `out[r]` is multiplied by `1 / (1 + exp(-gate[r]))`, element by element.
+/// Scope of the norms of queries and keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QkNorm {
+    /// Each head.
+    Heads,
+    /// All heads of a row together (OLMo 2).
+    Rows,
+    /// Each head, after RoPE instead of before it (Hunyuan); RMS norms.
+    Rotated,
+}
+
+/// `1 + factor ln(1 + floor(pos / period))`, on queries.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct QueryScale {
+    /// Factor of the logarithm.
+    pub factor: f32,
+    /// Positions with the same factor; at least 1.
+    pub period: u32,
+}
+
+impl QueryScale {
+    /// The factor at a position, computed in f64.
+    pub fn at(&self, pos: u32) -> f32 {
+        (1.0 + f64::from(self.factor) * (1.0 + f64::from(pos / self.period)).ln()) as f32
+    }
+}
+
+/// `out[r] = softmax(cap(scale * q[r] . K[first ..= last])) V`, with `cap(z) = c tanh(z / c)` if there is a
+/// soft cap `c`, each query head with KV head `head / (n_heads / n_kv_heads)`, over the row's own sequence.
+/// `first` is 0, or the start of the window; `last` is `pos[r]`, or up to `ahead` positions later if rows see
+/// ahead, limited by the sequence's rows in the step. If heads have sinks, the sum of each softmax has one
+/// more term, `exp(sink[head])`, without a value. If there is a gate, `out[r]` is multiplied by `1 / (1 +
+/// exp(-gate[r]))`, element by element.
 #[derive(Clone, Debug)]
 pub struct Attend {
     /// In: `[rows, n_heads * head_dim]`.
@@ -251,6 +299,8 @@ pub struct Attend {
     pub kv: Kv,
     /// Factor on every score, usually `1 / sqrt(head_dim)`.
     pub scale: f32,
+    /// Gemma 2's soft cap of scores, above 0.
+    pub soft_cap: Option<f32>,
     /// Sliding window: number of last positions that a row reads, including its own; at least 1.
     pub window: Option<u32>,
     /// Number of later positions that a row reads: 0 for causal attention, [`ALL`](Self::ALL) for an encoder.
@@ -390,7 +440,7 @@ pub struct Mamba {
     pub out: Buf,
 }
 
-/// `x[r] = residual(x[r]) + post(W y[r])`; either norm may be absent.
+/// `x[r] = scale * (residual(x[r]) + post(W y[r]))`; either norm may be absent.
 #[derive(Clone, Debug)]
 pub struct ProjAdd {
     /// In: `[rows, cols of w]`.
@@ -402,18 +452,21 @@ pub struct ProjAdd {
     /// Norm of the residual stream before the product is added (BERT): `residual(x[r]) + W y[r]`. In a
     /// post-norm model `x` contains the sums before their norm, and every stage that reads `x` normalises it.
     pub residual: Option<Norm>,
+    /// Factor on the sum, usually 1; Gemma 4 has one per layer.
+    pub scale: f32,
     /// In and out: `[rows, dim]`.
     pub x: Buf,
 }
 
 /// `n = norm(x); h = act(Wg n) * (Wu n)`, or `act(Wu n)` without a gate. A shared expert next to a mixture of
-/// experts may have a share, one number per row: `h` is multiplied by `1 / (1 + exp(-share n))`.
+/// experts may have a share, one number per row: `h` is multiplied by `1 / (1 + exp(-share n))`. If there are
+/// factors (`times`), `h` is multiplied by them, element by element.
 #[derive(Clone, Debug)]
 pub struct FfnIn {
     /// In: `[rows, dim]`.
     pub x: Buf,
     /// Norm before the projections.
-    pub norm: Norm,
+    pub norm: Option<Norm>,
     /// `[ffn_dim, dim]`.
     pub gate: Option<Linear>,
     /// `[ffn_dim, dim]`.
@@ -422,6 +475,8 @@ pub struct FfnIn {
     pub act: Act,
     /// `[1, dim]`.
     pub share: Option<Linear>,
+    /// In: factors of `h`, `[rows, ffn_dim]`: the per-layer input of Gemma 4.
+    pub times: Option<Buf>,
     /// Out: `[rows, ffn_dim]`.
     pub h: Buf,
 }

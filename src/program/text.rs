@@ -6,8 +6,8 @@ use ggml_types::{Act, ActQuant};
 
 use super::{
     Attend, AttnIn, Buf, Conv, Delta, Embed, Expert, Experts, FfnIn, Gating, Groups, HeadProj, KvDecl,
-    LatentIn, Linear, Logits, Mamba, Norm, NormKind, Program, ProjAdd, ProjIn, Rope, RopeStyle, Routing,
-    RowsOf, Sample, Stage, StateDecl, Weight,
+    LatentIn, Linear, Logits, Mamba, Norm, NormKind, Program, ProjAdd, ProjIn, QkNorm, QueryScale, Rope,
+    RopeStyle, Routing, RowsOf, Sample, Stage, StateDecl, Weight,
 };
 
 impl fmt::Display for Program {
@@ -74,31 +74,58 @@ impl Program {
     fn stage_text(&self, stage: &Stage) -> String {
         match stage {
             Stage::Embed(s) => {
-                let Embed { table, basis, scale, positions, types, x } = *s;
+                let Embed { table, stride, first, basis, scale, positions, types, x } = *s;
                 let positions = positions.map_or(String::new(), |w| format!(" + {}[pos]", self.name_of(w)));
                 let types = types.map_or(String::new(), |w| format!(" + {}[type]", self.name_of(w)));
                 let scale = factor(scale);
                 let back = basis.map_or("", |_| "turned back ");
                 let table = self.name_of(table);
-                format!("{} = {scale}{back}{table}[token]{positions}{types}", self.buf_name(x))
+                let row = if stride == 1 { "token".to_owned() } else { format!("{stride} token + {first}") };
+                format!("{} = {scale}{back}{table}[{row}]{positions}{types}", self.buf_name(x))
             }
             Stage::AttnIn(s) => {
-                let AttnIn { x, norm, wq, wk, wv, q_norm, k_norm, rope, kv, q, gate } = s;
-                let n = self.norm_text(norm, self.buf_name(*x));
+                let AttnIn {
+                    x,
+                    norm,
+                    wq,
+                    wk,
+                    wv,
+                    q_norm,
+                    k_norm,
+                    qk_norm,
+                    v_norm,
+                    rope,
+                    q_scale,
+                    kv,
+                    q,
+                    gate,
+                } = s;
+                let (n, norm) = self.input_text(norm.as_ref(), *x);
                 let rope = rope.map_or(String::new(), |rope| format!(", rope {}", rope.0));
-                let head_norm = |name: &str, norm: &Option<Norm>| {
-                    norm.as_ref().map_or(String::new(), |norm| format!(", {}", self.norm_text(norm, name)))
+                let of_rows = match qk_norm {
+                    QkNorm::Heads => "",
+                    QkNorm::Rows => " of rows",
+                    QkNorm::Rotated => " after rope",
+                };
+                let head_norm = |name: &str, norm: &Option<Norm>, of: &str| {
+                    norm.as_ref()
+                        .map_or(String::new(), |norm| format!(", {}{of}", self.norm_text(norm, name)))
                 };
                 let gate = gate.map_or(String::new(), |gate| format!(", {}", self.buf_name(gate)));
+                let cache = wk.as_ref().map_or(String::new(), |wk| {
+                    let v = wv.as_ref().unwrap_or(wk);
+                    format!("; kv {} = ({}, {})", kv.0, self.linear_text(wk, n), self.linear_text(v, n))
+                });
+                let q_scale = q_scale.map_or(String::new(), |QueryScale { factor, period }| {
+                    format!(", q * (1 + {factor} ln(1 + floor(pos / {period})))")
+                });
                 format!(
-                    "n = {n}; {}{gate} = {}; kv {} = ({}, {}){}{}{rope}",
+                    "{norm}{}{gate} = {}{cache}{}{}{}{rope}{q_scale}",
                     self.buf_name(*q),
-                    self.linear_text(wq, "n"),
-                    kv.0,
-                    self.linear_text(wk, "n"),
-                    self.linear_text(wv, "n"),
-                    head_norm("q", q_norm),
-                    head_norm("k", k_norm),
+                    self.linear_text(wq, n),
+                    head_norm("q", q_norm, of_rows),
+                    head_norm("k", k_norm, of_rows),
+                    head_norm("v", v_norm, ""),
                 )
             }
             Stage::LatentIn(s) => {
@@ -126,7 +153,8 @@ impl Program {
                 format!("{} = {of_head} per head of {}", self.buf_name(out), w.len())
             }
             Stage::Attend(s) => {
-                let Attend { q, kv, scale, window, ahead, sinks, gate, out } = *s;
+                let Attend { q, kv, scale, soft_cap, window, ahead, sinks, gate, out } = *s;
+                let soft_cap = soft_cap.map_or(String::new(), |cap| format!(", soft cap {cap}"));
                 let window = window.map_or(String::new(), |window| format!(", window {window}"));
                 let ahead = match ahead {
                     0 => String::new(),
@@ -136,7 +164,7 @@ impl Program {
                 let sinks = sinks.map_or(String::new(), |w| format!(", sinks {}", self.name_of(w)));
                 let gate = gate.map_or(String::new(), |gate| format!("sigmoid({}) * ", self.buf_name(gate)));
                 format!(
-                    "{} = {gate}attend({}, kv {}, scale {scale}{window}{ahead}{sinks})",
+                    "{} = {gate}attend({}, kv {}, scale {scale}{soft_cap}{window}{ahead}{sinks})",
                     self.buf_name(out),
                     self.buf_name(q),
                     kv.0
@@ -179,27 +207,30 @@ impl Program {
                 format!("{} = {gated}", self.buf_name(out))
             }
             Stage::ProjAdd(s) => {
-                let ProjAdd { y, ref w, ref post, ref residual, x } = *s;
+                let ProjAdd { y, ref w, ref post, ref residual, scale, x } = *s;
                 let product = self.linear_text(w, self.buf_name(y));
                 let product = post.as_ref().map_or(product.clone(), |post| self.norm_text(post, &product));
                 let x = self.buf_name(x);
-                match residual {
-                    Some(norm) => format!("{x} = {} + {product}", self.norm_text(norm, x)),
-                    None => format!("{x} += {product}"),
+                let kept = residual.as_ref().map_or(x.to_owned(), |norm| self.norm_text(norm, x));
+                match (residual, scale) {
+                    (None, 1.0) => format!("{x} += {product}"),
+                    (_, 1.0) => format!("{x} = {kept} + {product}"),
+                    _ => format!("{x} = {scale} * ({kept} + {product})"),
                 }
             }
             Stage::FfnIn(s) => {
-                let FfnIn { x, ref norm, ref gate, ref up, act, ref share, h } = *s;
+                let FfnIn { x, ref norm, ref gate, ref up, act, ref share, times, h } = *s;
                 let act = act_text(act);
-                let n = self.norm_text(norm, self.buf_name(x));
-                let up = self.linear_text(up, "n");
+                let (n, norm) = self.input_text(norm.as_ref(), x);
+                let up = self.linear_text(up, n);
                 let hidden = match gate {
-                    Some(gate) => format!("{act}({}) * {up}", self.linear_text(gate, "n")),
+                    Some(gate) => format!("{act}({}) * {up}", self.linear_text(gate, n)),
                     None => format!("{act}({up})"),
                 };
-                let share = share.as_ref().map(|w| format!("sigmoid({}) * ", self.linear_text(w, "n")));
+                let share = share.as_ref().map(|w| format!("sigmoid({}) * ", self.linear_text(w, n)));
                 let share = share.unwrap_or_default();
-                format!("n = {n}; {} = {share}{hidden}", self.buf_name(h))
+                let times = times.map_or(String::new(), |times| format!("{} * ", self.buf_name(times)));
+                format!("{norm}{} = {times}{share}{hidden}", self.buf_name(h))
             }
             Stage::Experts(s) => {
                 let Experts { x, ref norm, ref router, ref routing, ref experts, n_used, act } = *s;
@@ -239,6 +270,12 @@ impl Program {
         let groups = groups
             .map_or(String::new(), |Groups { n, n_used }| format!(", from the best {n_used} of {n} groups"));
         format!("{scale}{normalise}{gating}({product}){bias}{groups}")
+    }
+
+    /// Name of a stage's input after its norm, and the text that defines it.
+    fn input_text(&self, norm: Option<&Norm>, x: Buf) -> (&'static str, String) {
+        let x = self.buf_name(x);
+        norm.map_or((x, String::new()), |norm| ("n", format!("n = {}; ", self.norm_text(norm, x))))
     }
 
     fn name_of(&self, w: Weight) -> &str {

@@ -82,8 +82,20 @@ pub(super) fn metadata(spec: &Spec) -> Metadata {
             set("expert_shared_feed_forward_length", spec.ffn_dim);
         }
     }
-    if let Family::Gemma3 { window } | Family::GptOss { window, .. } = spec.family {
+    if let Family::Gemma2 { window }
+    | Family::Gemma3 { window }
+    | Family::GptOss { window, .. }
+    | Family::Olmo2 { long: Some((window, _)) } = spec.family
+    {
         out.set(format!("{architecture}.attention.sliding_window"), window as u32);
+    }
+    if let Family::Olmo2 { long: Some((_, original)) } | Family::Mistral3 { original_ctx: original } =
+        spec.family
+    {
+        let factor = (spec.n_ctx as f32 / original as f32).max(1.0);
+        out.set(format!("{architecture}.rope.scaling.type"), "yarn");
+        out.set(format!("{architecture}.rope.scaling.factor"), factor);
+        out.set(format!("{architecture}.rope.scaling.original_context_length"), original as u32);
     }
     if let Some([n_key_heads, n_value_heads, state_dim]) = spec.family.delta_net() {
         let mut set = |key: &str, value: usize| out.set(format!("{architecture}.{key}"), value as u32);
@@ -167,6 +179,53 @@ pub(super) fn metadata(spec: &Spec) -> Metadata {
             let factor = (1.0 + extension.ln() / (original as f32).ln()).sqrt();
             out.set(format!("{architecture}.rope.scaling.attn_factor"), factor);
         }
+        Family::Gemma2 { .. } => {
+            // As in the published models.
+            out.set(format!("{architecture}.attn_logit_softcapping"), 50.0_f32);
+            out.set(format!("{architecture}.final_logit_softcapping"), 30.0_f32);
+        }
+        Family::Gemma4 {
+            window,
+            global: [head_dim, n_kv_heads],
+            period,
+            shared: (shared, doubles),
+            layer_input,
+        } => {
+            let slides: Vec<bool> = (0..spec.n_layers).map(|at| at % period != period - 1).collect();
+            let mut set = |key: &str, value: Value| out.set(format!("{architecture}.{key}"), value);
+            let number = |n: usize| Value::U32(n as u32);
+            let each = |of: &dyn Fn(usize) -> usize| -> Value {
+                let all: Vec<Value> = (0..spec.n_layers).map(|at| number(of(at))).collect();
+                Array::from_values(ValueType::U32, &all).into()
+            };
+            let own = spec.n_layers.saturating_sub(shared);
+            if doubles {
+                let width = |at| if at < own { spec.ffn_dim } else { 2 * spec.ffn_dim };
+                set("feed_forward_length", each(&width));
+            }
+            if n_kv_heads != spec.n_kv_heads {
+                set(
+                    "attention.head_count_kv",
+                    each(&|at| if slides[at] { spec.n_kv_heads } else { n_kv_heads }),
+                );
+            }
+            for name in ["attention.key_length", "attention.value_length", "rope.dimension_count"] {
+                set(name, number(head_dim));
+                set(&format!("{name}_swa"), number(spec.head_dim));
+            }
+            set("rope.freq_base_swa", Value::F32(10_000.0));
+            set("attention.sliding_window", number(window));
+            set("attention.shared_kv_layers", number(shared));
+            set("embedding_length_per_layer_input", number(layer_input));
+            set("final_logit_softcapping", Value::F32(30.0));
+            let slides: Vec<Value> = slides.into_iter().map(Value::Bool).collect();
+            set("attention.sliding_window_pattern", Array::from_values(ValueType::Bool, &slides).into());
+        }
+        Family::Mistral3 { .. } => {
+            // As in the published models.
+            out.set(format!("{architecture}.rope.scaling.yarn_log_multiplier"), 1.0_f32);
+            out.set(format!("{architecture}.attention.temperature_scale"), 0.1_f32);
+        }
         Family::Qwen35 { .. } => {
             // The sections of a multimodal model, which take the pairs in turn; for text they have no effect.
             let section = (rope_dims(spec) / 2).div_ceil(3) as i32;
@@ -243,8 +302,18 @@ pub(super) fn tensors(spec: &Spec) -> Vec<Tensor> {
             out.vector(&name, &[rope_dims(spec) / 2], Fill::Between(1.0, most));
         }
     }
+    if let Family::Gemma4 { global: [head_dim, _], layer_input, .. } = spec.family {
+        out.vector("rope_freqs.weight", &[head_dim / 2], Fill::Between(1.0, 1e30));
+        if layer_input > 0 {
+            let of_layers = spec.n_layers * layer_input;
+            out.matrix("per_layer_token_embd", spec.n_vocab, of_layers, true);
+            out.matrix("per_layer_model_proj", of_layers, spec.dim, false);
+            out.norm("per_layer_proj_norm", layer_input);
+        }
+    }
     for layer in 0..spec.n_layers {
         match spec.family {
+            Family::Gemma4 { .. } => out.gemma4_block(layer),
             Family::Bert => out.encoder_block(&format!("blk.{layer}")),
             family if family.delta_net().is_some() => {
                 out.hybrid_block(&format!("blk.{layer}"), recurs(layer));
@@ -277,9 +346,13 @@ impl Tensors<'_> {
         let Spec { family, dim, ffn_dim, n_heads, n_kv_heads, head_dim, .. } = *self.spec;
         let (q_dim, kv_dim) = (n_heads * head_dim, n_kv_heads * head_dim);
         let sub_norms = family == Family::BitNet;
-        let post_norms = matches!(family, Family::Gemma3 { .. } | Family::Glm4);
+        let pre_norms = !matches!(family, Family::Olmo2 { .. });
+        let post_norms =
+            !pre_norms || matches!(family, Family::Gemma2 { .. } | Family::Gemma3 { .. } | Family::Glm4);
         let fused_gate = matches!(family, Family::Glm4 | Family::Phi3 { .. });
-        self.norm(&format!("{blk}.attn_norm"), dim);
+        if pre_norms {
+            self.norm(&format!("{blk}.attn_norm"), dim);
+        }
         let mut outputs = q_dim;
         if let Family::DeepSeek2 { q_rank, rank, rope_dims, value_dim, .. } = family {
             self.linear(&format!("{blk}.attn_q_a"), q_rank, dim);
@@ -301,6 +374,10 @@ impl Tensors<'_> {
             self.norm(&format!("{blk}.attn_q_norm"), head_dim);
             self.norm(&format!("{blk}.attn_k_norm"), head_dim);
         }
+        if !pre_norms {
+            self.norm(&format!("{blk}.attn_q_norm"), q_dim);
+            self.norm(&format!("{blk}.attn_k_norm"), kv_dim);
+        }
         if sub_norms {
             self.norm(&format!("{blk}.attn_sub_norm"), q_dim);
         }
@@ -316,7 +393,8 @@ impl Tensors<'_> {
             Family::GptOss { .. } | Family::Glm4Moe { .. } => {
                 self.norm(&format!("{blk}.post_attention_norm"), dim);
             }
-            _ => self.norm(&format!("{blk}.ffn_norm"), dim),
+            _ if pre_norms => self.norm(&format!("{blk}.ffn_norm"), dim),
+            _ => {}
         }
         let dense_first = family.dense_first();
         let is_dense = dense_first.is_some_and(|(n_dense, _)| layer < n_dense);
@@ -349,6 +427,40 @@ impl Tensors<'_> {
         if post_norms {
             self.norm(&format!("{blk}.post_ffw_norm"), dim);
         }
+    }
+
+    /// A block of Gemma 4, with a window or without.
+    fn gemma4_block(&mut self, layer: usize) {
+        let Spec { family, n_layers, dim, ffn_dim, n_heads, n_kv_heads, head_dim, .. } = *self.spec;
+        let Family::Gemma4 { global, period, shared: (shared, doubles), layer_input, .. } = family else {
+            unreachable!("a block of another family")
+        };
+        let slides = layer % period != period - 1;
+        let has_keys = layer < n_layers.saturating_sub(shared);
+        let [head_dim, n_kv_heads] = if slides { [head_dim, n_kv_heads] } else { global };
+        let ffn_dim = if doubles && !has_keys { 2 * ffn_dim } else { ffn_dim };
+        let blk = |name: &str| format!("blk.{layer}.{name}");
+        self.norm(&blk("attn_norm"), dim);
+        self.linear(&blk("attn_q"), n_heads * head_dim, dim);
+        self.norm(&blk("attn_q_norm"), head_dim);
+        if has_keys {
+            self.linear(&blk("attn_k"), n_kv_heads * head_dim, dim);
+            self.norm(&blk("attn_k_norm"), head_dim);
+            self.linear(&blk("attn_v"), n_kv_heads * head_dim, dim);
+        }
+        self.linear(&blk("attn_output"), dim, n_heads * head_dim);
+        self.norm(&blk("post_attention_norm"), dim);
+        self.norm(&blk("ffn_norm"), dim);
+        self.linear(&blk("ffn_gate"), ffn_dim, dim);
+        self.linear(&blk("ffn_up"), ffn_dim, dim);
+        self.linear(&blk("ffn_down"), dim, ffn_dim);
+        self.norm(&blk("post_ffw_norm"), dim);
+        if layer_input > 0 {
+            self.linear(&blk("inp_gate"), layer_input, dim);
+            self.linear(&blk("proj"), dim, layer_input);
+            self.norm(&blk("post_norm"), dim);
+        }
+        self.vector(&blk("layer_output_scale.weight"), &[1], Fill::NearOne);
     }
 
     /// A block with norms after the sums.

@@ -130,6 +130,35 @@ pub enum Family {
         /// Window of most layers, in positions.
         window: usize,
     },
+    /// `gemma2`: norms after the projections, soft caps, a sliding window in every second layer.
+    Gemma2 {
+        /// Window, in positions.
+        window: usize,
+    },
+    /// `gemma4`: layers with a sliding window and without, which differ in their heads.
+    Gemma4 {
+        /// Window of most layers, in positions.
+        window: usize,
+        /// Head dimension, and KV heads of the layers without a window.
+        global: [usize; 2],
+        /// Distance between these layers.
+        period: usize,
+        /// Number of last layers that read the caches of earlier ones, and if these have feed-forward
+        /// networks of twice the width.
+        shared: (usize, bool),
+        /// Width of the embedding per layer, or 0.
+        layer_input: usize,
+    },
+    /// `olmo2`: norms after the projections only, norms of whole rows of queries and keys.
+    Olmo2 {
+        /// Window of three of four layers, in positions, and the context before YaRN (OLMo 3).
+        long: Option<(usize, usize)>,
+    },
+    /// `mistral3`: Llama's tensors, YaRN, a factor on queries by position.
+    Mistral3 {
+        /// Context before YaRN.
+        original_ctx: usize,
+    },
     /// `gpt-oss`: biases, attention sinks, experts, sliding windows, YaRN. The attention matrices have the
     /// type of the head.
     GptOss {
@@ -189,6 +218,10 @@ impl Family {
             Self::Qwen35 { .. } => "qwen35moe",
             Self::Qwen3Next { .. } => "qwen3next",
             Self::Gemma3 { .. } => "gemma3",
+            Self::Gemma2 { .. } => "gemma2",
+            Self::Gemma4 { .. } => "gemma4",
+            Self::Olmo2 { .. } => "olmo2",
+            Self::Mistral3 { .. } => "mistral3",
             Self::GptOss { .. } => "gpt-oss",
         }
     }
@@ -258,6 +291,9 @@ impl Family {
                 | Self::MiniCpm
                 | Self::Gemma3 { .. }
                 | Self::Lfm2
+                | Self::Gemma2 { .. }
+                | Self::Gemma4 { .. }
+                | Self::Mistral3 { .. }
                 | Self::Bert
         )
     }
@@ -368,6 +404,22 @@ const QWEN_3: Preset = Preset {
 /// Qwen 3.5. The family has the heads of the delta nets.
 const QWEN_35: Preset =
     Preset { n_vocab: 248_320, n_ctx: 262_144, rope_base: 10_000_000.0, pre: Some("qwen35"), ..QWEN_3 };
+
+/// Gemma 4. The family has the layers of the other kind.
+const GEMMA_4: Preset = Preset { n_vocab: 262_144, rope_base: 1_000_000.0, norm_eps: 1e-6, ..LLAMA_3 };
+
+/// OLMo 2 and 3 with 7 billion parameters.
+const OLMO_2: Preset = Preset {
+    family: Family::Olmo2 { long: None },
+    size: [32, 4096, 11_008],
+    heads: [32, 32, 128],
+    n_vocab: 100_352,
+    n_ctx: 65_536,
+    norm_eps: 1e-6,
+    tied: false,
+    pre: Some("dbrx"),
+    ..LLAMA_3
+};
 
 /// GPT-OSS, in the types of its published GGUF files.
 const GPT_OSS: Preset = Preset {
@@ -619,6 +671,81 @@ pub static PRESETS: &[Preset] = &[
         n_ctx: 32_768,
         rope_base: 1_000_000.0,
         norm_eps: 1e-6,
+        ..LLAMA_3
+    },
+    Preset {
+        name: "gemma-2-2b",
+        about: "google/gemma-2-2b-it",
+        family: Family::Gemma2 { window: 4096 },
+        size: [26, 2304, 9216],
+        heads: [8, 4, 256],
+        n_vocab: 256_000,
+        n_ctx: 8192,
+        rope_base: 10_000.0,
+        norm_eps: 1e-6,
+        ..LLAMA_3
+    },
+    Preset {
+        name: "gemma-4-e2b",
+        about: "google/gemma-4-E2B-it",
+        family: Family::Gemma4 {
+            window: 512,
+            global: [512, 1],
+            period: 5,
+            shared: (20, true),
+            layer_input: 256,
+        },
+        size: [35, 1536, 6144],
+        heads: [8, 1, 256],
+        ..GEMMA_4
+    },
+    Preset {
+        name: "gemma-4-e4b",
+        about: "google/gemma-4-E4B-it",
+        family: Family::Gemma4 {
+            window: 512,
+            global: [512, 2],
+            period: 6,
+            shared: (18, false),
+            layer_input: 256,
+        },
+        size: [42, 2560, 10_240],
+        heads: [8, 2, 256],
+        ..GEMMA_4
+    },
+    Preset {
+        name: "gemma-4-31b",
+        about: "google/gemma-4-31B-it",
+        family: Family::Gemma4 {
+            window: 1024,
+            global: [512, 4],
+            period: 6,
+            shared: (0, false),
+            layer_input: 0,
+        },
+        size: [60, 5376, 21_504],
+        heads: [32, 16, 256],
+        n_ctx: 262_144,
+        ..GEMMA_4
+    },
+    Preset { name: "olmo-2-7b", about: "allenai/OLMo-2-1124-7B-Instruct", n_ctx: 4096, ..OLMO_2 },
+    Preset {
+        name: "olmo-3-7b",
+        about: "allenai/Olmo-3-7B-Instruct",
+        family: Family::Olmo2 { long: Some((4096, 8192)) },
+        ..OLMO_2
+    },
+    Preset {
+        name: "ministral-3-8b",
+        about: "mistralai/Ministral-3-8B-Instruct-2512",
+        family: Family::Mistral3 { original_ctx: 16_384 },
+        size: [34, 4096, 14_336],
+        heads: [32, 8, 128],
+        n_vocab: 131_072,
+        n_ctx: 262_144,
+        rope_base: 1_000_000.0,
+        tied: false,
+        pre: Some("tekken"),
         ..LLAMA_3
     },
     Preset {

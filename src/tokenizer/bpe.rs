@@ -1,4 +1,4 @@
-//! Byte-level BPE: pre-tokenizer, alphabet, and merges by rank.
+//! BPE with merges by rank: of bytes, after a pre-tokenizer, or of characters.
 //!
 //! Within a piece, the pair with the lowest rank merges first; among equal ranks, the leftmost. A piece of n
 //! bytes takes n log n steps.
@@ -12,9 +12,10 @@ use super::pre::{PreTokenizer, Splitter};
 use super::vocab::{self, Vocab};
 use super::{TokenizerError, byte_level};
 
-/// Splits text into pieces and merges the bytes of each.
-pub struct ByteLevelBpe {
-    splitter: Splitter,
+/// Splits text into pieces and merges the bytes or the characters of each.
+pub struct MergedBpe {
+    /// `None`: symbols are characters, and pieces are runs of newlines and the text between them.
+    splitter: Option<Splitter>,
     ids: HashMap<Box<str>, u32>,
     /// Rank of a pair of tokens, and the token that it merges into.
     merges: HashMap<(u32, u32), (u32, u32)>,
@@ -47,20 +48,42 @@ struct Scratch {
     queue: BinaryHeap<Reverse<(u32, usize, u32)>>,
 }
 
-impl ByteLevelBpe {
-    /// Builds the tokens of `vocab` and the merges of `metadata`. Drops merges whose sides or result are not
-    /// in the vocabulary: they can never apply.
+impl MergedBpe {
+    /// Byte-level BPE of the tokens of `vocab` and the merges of `metadata`. Drops merges whose sides or
+    /// result are not in the vocabulary: they can never apply.
     ///
     /// # Errors
     /// [`TokenizerError::Metadata`] if there are no merges.
-    pub fn new(vocab: &mut Vocab, metadata: &Metadata, pre: PreTokenizer) -> Result<Self, TokenizerError> {
+    pub fn of_bytes(
+        vocab: &mut Vocab,
+        metadata: &Metadata,
+        pre: PreTokenizer,
+    ) -> Result<Self, TokenizerError> {
+        let spelled = |byte| byte_level::char_of(byte).to_string();
+        let splitter = Some(Splitter::new(pre));
+        Ok(Self { splitter, ignore_merges: pre.ignore_merges(), ..Self::new(vocab, metadata, spelled)? })
+    }
+
+    /// BPE of characters (Gemma 4); those without a token become the tokens of their bytes, `<0x41>`. Drops
+    /// merges as [`of_bytes`](Self::of_bytes).
+    ///
+    /// # Errors
+    /// [`TokenizerError::Metadata`] if there are no merges.
+    pub fn of_chars(vocab: &mut Vocab, metadata: &Metadata) -> Result<Self, TokenizerError> {
+        Self::new(vocab, metadata, |byte| format!("<0x{byte:02X}>"))
+    }
+
+    fn new(
+        vocab: &mut Vocab,
+        metadata: &Metadata,
+        spelled: impl Fn(u8) -> String,
+    ) -> Result<Self, TokenizerError> {
         // If several tokens have the same spelling, the last one wins.
         let ids: HashMap<Box<str>, u32> =
             (0u32..).zip(&vocab.tokens).map(|(id, token)| (token.as_str().into(), id)).collect();
         let mut bytes = Box::new([LOST; 256]);
         for byte in 0..=255u8 {
-            let spelling = byte_level::char_of(byte);
-            bytes[usize::from(byte)] = ids.get(&*spelling.encode_utf8(&mut [0; 4])).copied().unwrap_or(LOST);
+            bytes[usize::from(byte)] = ids.get(spelled(byte).as_str()).copied().unwrap_or(LOST);
         }
         // Bytes that never occur in UTF-8 need no token.
         let in_utf8 = |byte: u8| !matches!(byte, 0xc0 | 0xc1 | 0xf5..);
@@ -86,13 +109,30 @@ impl ByteLevelBpe {
             let n_merges = listed.len();
             vocab.notices.push(format!("ignoring {n_dropped} of {n_merges} merges: not in the vocabulary"));
         }
-        Ok(Self { splitter: Splitter::new(pre), ids, merges, bytes, ignore_merges: pre.ignore_merges() })
+        Ok(Self { splitter: None, ids, merges, bytes, ignore_merges: false })
     }
 
     pub fn encode(&self, text: &str, out: &mut Vec<u32>) {
         let mut room = Scratch::default();
-        for piece in self.splitter.split(text) {
-            self.encode_piece(piece, &mut room, out);
+        match &self.splitter {
+            Some(splitter) => {
+                for piece in splitter.split(text) {
+                    self.encode_piece(piece, &mut room, out);
+                }
+            }
+            None => {
+                let is_break = |byte: &u8| *byte == b'\n';
+                let mut at = 0;
+                // Newlines are whole characters.
+                for run in text.as_bytes().chunk_by(|a, b| is_break(a) == is_break(b)) {
+                    let piece = &text[at..at + run.len()];
+                    at += run.len();
+                    match self.id(piece).filter(|_| piece.starts_with('\n')) {
+                        Some(id) => out.push(id),
+                        None => self.encode_piece(piece, &mut room, out),
+                    }
+                }
+            }
         }
     }
 
@@ -106,12 +146,22 @@ impl ByteLevelBpe {
         }
         let Scratch { symbols, queue, .. } = room;
         symbols.clear();
-        symbols.extend(piece.bytes().enumerate().map(|(at, byte)| Symbol {
-            id: self.bytes[usize::from(byte)],
-            is_merged: false,
-            prev: at.wrapping_sub(1),
-            next: at + 1,
-        }));
+        let mut add = |id: u32| {
+            let at = symbols.len();
+            symbols.push(Symbol { id, is_merged: false, prev: at.wrapping_sub(1), next: at + 1 });
+        };
+        let of_byte = |byte: u8| self.bytes[usize::from(byte)];
+        match self.splitter {
+            Some(_) => piece.bytes().for_each(|byte| add(of_byte(byte))),
+            None => piece.chars().for_each(|char| {
+                let mut buffer = [0; 4];
+                let text = &*char.encode_utf8(&mut buffer);
+                match self.id(text) {
+                    Some(id) => add(id),
+                    None => text.bytes().for_each(|byte| add(of_byte(byte))),
+                }
+            }),
+        }
         let Some(last) = symbols.last_mut() else { return };
         last.next = NONE;
         queue.clear();

@@ -11,7 +11,7 @@ pub enum TokenizerError {
     /// The tokenizer model is not supported.
     #[error(
         "tokenizer.ggml.model is `{found}`; this build reads `gpt2` (byte-level BPE), `llama` \
-         (SentencePiece BPE) and `bert` (WordPiece)"
+         (SentencePiece BPE), `gemma4` (BPE of characters) and `bert` (WordPiece)"
     )]
     UnknownModel {
         /// Value of `tokenizer.ggml.model`.

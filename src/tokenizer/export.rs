@@ -26,8 +26,14 @@ pub fn tokenizer_json(metadata: &Metadata, options: TokenizerOptions) -> Result<
     let (model, normalizer, pre, decoder, usually_bos) = match vocab.algorithm {
         Algorithm::ByteLevelBpe => {
             let pre = pre_tokenizer(&mut vocab, options.pre)?;
-            let model = byte_level(&vocab, metadata, pre)?;
+            let model = byte_level(&vocab, metadata, pre.ignore_merges())?;
             (model, Json::Null, steps(pre), json!(byte_level_step(true)), pre.add_bos())
+        }
+        Algorithm::RankedBpe => {
+            let mut model = byte_level(&vocab, metadata, false)?;
+            model["byte_fallback"] = true.into();
+            let newlines = split("[^\\n]+|[\\n]+".to_owned());
+            (model, normalizer(&vocab), newlines, spm_decoder(&vocab), true)
         }
         Algorithm::ScoredBpe => (scored(&vocab), normalizer(&vocab), Json::Null, spm_decoder(&vocab), true),
         Algorithm::WordPiece => {
@@ -98,7 +104,7 @@ fn model(vocab: &Vocab, merges: Vec<(String, String)>, unk: Option<&str>, of_byt
     })
 }
 
-fn byte_level(vocab: &Vocab, metadata: &Metadata, pre: PreTokenizer) -> Result<Json, TokenizerError> {
+fn byte_level(vocab: &Vocab, metadata: &Metadata, ignore_merges: bool) -> Result<Json, TokenizerError> {
     let known: HashSet<&str> = vocab.tokens.iter().map(String::as_str).collect();
     let mut merges = vocab::merges(metadata)?;
     merges.retain(|(left, right)| {
@@ -107,7 +113,7 @@ fn byte_level(vocab: &Vocab, metadata: &Metadata, pre: PreTokenizer) -> Result<J
     });
     let merges = merges.into_iter().map(|(left, right)| (left.to_owned(), right.to_owned())).collect();
     let mut model = model(vocab, merges, None, false);
-    model["ignore_merges"] = pre.ignore_merges().into();
+    model["ignore_merges"] = ignore_merges.into();
     Ok(model)
 }
 
@@ -116,11 +122,12 @@ fn byte_level_step(decodes: bool) -> Json {
     json!({ "type": "ByteLevel", "add_prefix_space": decodes, "trim_offsets": true, "use_regex": decodes })
 }
 
+fn split(pattern: String) -> Json {
+    let pattern = json!({ "Regex": pattern });
+    json!({ "type": "Split", "pattern": pattern, "behavior": "Isolated", "invert": false })
+}
+
 fn steps(pre: PreTokenizer) -> Json {
-    let split = |pattern: String| {
-        let pattern = json!({ "Regex": pattern });
-        json!({ "type": "Split", "pattern": pattern, "behavior": "Isolated", "invert": false })
-    };
     let steps: Vec<Json> = pre.published().map(split).chain([byte_level_step(false)]).collect();
     json!({ "type": "Sequence", "pretokenizers": steps })
 }

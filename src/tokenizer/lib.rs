@@ -33,7 +33,7 @@ pub use export::tokenizer_json;
 pub use pre::PreTokenizer;
 pub use stream::{StreamDecoder, Utf8Stream};
 
-use bpe::ByteLevelBpe;
+use bpe::MergedBpe;
 use pieces::Pieces;
 use special::{Fragment, SpecialToken, SpecialTokens};
 use spm::ScoredBpe;
@@ -57,7 +57,8 @@ pub struct TokenizerOptions {
 }
 
 enum Encoder {
-    ByteLevel(Box<ByteLevelBpe>),
+    ByteLevel(Box<MergedBpe>),
+    Ranked(Box<MergedBpe>),
     Scored(ScoredBpe),
     Words(WordPiece),
 }
@@ -93,6 +94,7 @@ const CONTROL_SPELLINGS: &[(&str, Ends)] = &[
     ("<|im_end|>", Ends::Turn),
     ("<|end|>", Ends::Turn),
     ("<end_of_turn>", Ends::Turn),
+    ("<turn|>", Ends::Turn),
     ("<|endoftext|>", Ends::Turn),
     ("<|end_of_text|>", Ends::Turn),
     ("<EOT>", Ends::Turn),
@@ -166,8 +168,12 @@ impl Tokenizer {
         let (encoder, pre, usually_bos) = match vocab.algorithm {
             Algorithm::ByteLevelBpe => {
                 let pre = pre_tokenizer(&mut vocab, options.pre)?;
-                let encoder = Encoder::ByteLevel(Box::new(ByteLevelBpe::new(&mut vocab, metadata, pre)?));
+                let encoder = Encoder::ByteLevel(Box::new(MergedBpe::of_bytes(&mut vocab, metadata, pre)?));
                 (encoder, Some(pre), pre.add_bos())
+            }
+            Algorithm::RankedBpe => {
+                let encoder = MergedBpe::of_chars(&mut vocab, metadata)?;
+                (Encoder::Ranked(Box::new(encoder)), None, true)
             }
             Algorithm::ScoredBpe => (Encoder::Scored(ScoredBpe::new(&vocab)), None, true),
             Algorithm::WordPiece => (Encoder::Words(WordPiece::new(&vocab)), None, true),
@@ -236,6 +242,7 @@ impl Tokenizer {
     fn encode_plain(&self, text: &str, after_special: bool, ids: &mut Vec<u32>) {
         match &self.encoder {
             Encoder::ByteLevel(bpe) => bpe.encode(text, ids),
+            Encoder::Ranked(bpe) => bpe.encode(&text.replace(' ', "▁"), ids),
             Encoder::Words(pieces) => pieces.encode(text, ids),
             Encoder::Scored(bpe) => {
                 let prefix = if self.add_space_prefix && after_special { "▁" } else { "" };
@@ -271,7 +278,7 @@ impl Tokenizer {
     /// Id of the token spelled `text` in the vocabulary: `<|eot_id|>`, `Ġthe`.
     pub fn token_id(&self, text: &str) -> Option<u32> {
         match &self.encoder {
-            Encoder::ByteLevel(bpe) => bpe.id(text),
+            Encoder::ByteLevel(bpe) | Encoder::Ranked(bpe) => bpe.id(text),
             Encoder::Scored(bpe) => bpe.id(text),
             Encoder::Words(pieces) => pieces.id(text),
         }
@@ -283,7 +290,7 @@ impl Tokenizer {
     pub fn min_tokens(&self, n_bytes: usize) -> usize {
         match &self.encoder {
             Encoder::Words(_) => 0,
-            Encoder::ByteLevel(_) | Encoder::Scored(_) => n_bytes / self.longest.max(1),
+            Encoder::ByteLevel(_) | Encoder::Ranked(_) | Encoder::Scored(_) => n_bytes / self.longest.max(1),
         }
     }
 

@@ -45,7 +45,7 @@ fn append(algorithm: Algorithm, token: &str, kind: TokenKind, out: &mut Vec<u8>)
             out.extend_from_slice(token.as_bytes());
         }
         (_, Algorithm::ByteLevelBpe) => byte_level::decode(token, out),
-        (TokenKind::Byte, Algorithm::ScoredBpe) => match byte_token(token) {
+        (TokenKind::Byte, Algorithm::ScoredBpe | Algorithm::RankedBpe) => match byte_token(token) {
             Some(byte) => out.push(byte),
             None => out.extend_from_slice(token.as_bytes()),
         },
@@ -53,7 +53,9 @@ fn append(algorithm: Algorithm, token: &str, kind: TokenKind, out: &mut Vec<u8>)
             Some(text) => out.extend([b" ", text.as_bytes()].concat()),
             None => out.extend_from_slice(token.as_bytes()),
         },
-        (TokenKind::Normal, Algorithm::ScoredBpe) => out.extend(token.replace('▁', " ").into_bytes()),
+        (TokenKind::Normal, Algorithm::ScoredBpe | Algorithm::RankedBpe) => {
+            out.extend(token.replace('▁', " ").into_bytes());
+        }
     }
 }
 

@@ -46,6 +46,8 @@ pub enum Algorithm {
     ByteLevelBpe,
     /// `llama`: SentencePiece BPE, merges by score, with byte fallback.
     ScoredBpe,
+    /// `gemma4`: BPE of characters, merges by rank, with byte fallback.
+    RankedBpe,
     /// `bert`: WordPiece, the longest piece first.
     WordPiece,
 }
@@ -116,6 +118,7 @@ impl Vocab {
         let algorithm = match metadata.require_str("tokenizer.ggml.model")? {
             "gpt2" => Algorithm::ByteLevelBpe,
             "llama" => Algorithm::ScoredBpe,
+            "gemma4" => Algorithm::RankedBpe,
             "bert" => Algorithm::WordPiece,
             other => return Err(TokenizerError::UnknownModel { found: other.to_owned() }),
         };
@@ -241,7 +244,7 @@ impl Vocab {
     }
 }
 
-/// Left and right side of each merge of a byte-level vocabulary, best first. Of duplicates, the first one is
+/// Left and right side of each merge of a vocabulary with ranks, best first. Of duplicates, the first one is
 /// kept.
 ///
 /// # Errors

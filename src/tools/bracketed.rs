@@ -3,9 +3,9 @@
 
 use serde_json::{Value, json};
 
-use super::Tool;
 use super::head::is_name;
 use super::scan::{Body, Read, escaped};
+use super::{Format, Tool};
 
 /// Longest name of a tool or an argument, in bytes; anything longer is not a call.
 const MAX_NAME_BYTES: usize = 256;
@@ -61,6 +61,29 @@ pub const FUNCTION_GEMMA: Notation = Notation {
     brackets: ["[{", "]}"],
     word_ends: ",[]{}",
 };
+
+/// Gemma 4's notation.
+pub const GEMMA4: Notation = Notation { quotes: &[("<|\"|>", false), ("\"", true)], ..FUNCTION_GEMMA };
+
+/// Marks around a call in a notation.
+pub struct Marked {
+    pub marks: [&'static str; 2],
+    pub notation: &'static Notation,
+}
+
+impl Format {
+    /// Marks and notation of the format, if a call is between marks and not in JSON.
+    pub(super) fn marked(self) -> Option<Marked> {
+        match self {
+            Self::FunctionGemma => Some(Marked {
+                marks: ["<start_function_call>", "<end_function_call>"],
+                notation: &FUNCTION_GEMMA,
+            }),
+            Self::Gemma4 => Some(Marked { marks: ["<|tool_call>", "<tool_call|>"], notation: &GEMMA4 }),
+            _ => None,
+        }
+    }
+}
 
 /// Parser of one call, starting before its name.
 #[derive(Debug)]

@@ -36,6 +36,8 @@ pub enum Format {
     ToolCode,
     /// FunctionGemma: `<start_function_call>call:name{key:<escape>value<escape>}<end_function_call>`.
     FunctionGemma,
+    /// Gemma 4: `<|tool_call>call:name{key:<|"|>value<|"|>}<tool_call|>`.
+    Gemma4,
     /// Qwen3-Coder: `<function=name>` with a `<parameter=key>` per argument, as plain text.
     Qwen3Coder,
     /// Seed-OSS: likewise between `<seed:tool_call>` and `</seed:tool_call>`, without lines of their own for
@@ -66,6 +68,7 @@ impl Format {
         ("lfm2", Self::Lfm2),
         ("tool-code", Self::ToolCode),
         ("function-gemma", Self::FunctionGemma),
+        ("gemma4", Self::Gemma4),
         ("qwen3-coder", Self::Qwen3Coder),
         ("seed-oss", Self::SeedOss),
         ("glm", Self::Glm),
@@ -114,7 +117,7 @@ impl Format {
 
     /// True if string arguments are written as plain text, so that only their `enum` can be enforced.
     pub fn has_plain_texts(self) -> bool {
-        self.tags().is_some() || self == Self::FunctionGemma
+        self.tags().is_some() || self.marked().is_some()
     }
 
     /// True if a message may hold several calls.
@@ -171,6 +174,7 @@ const WORDS: &[(&[&str], Format)] = &[
     (&["<start_function_call>", "<escape>"], Format::FunctionGemma),
     (&["<|tool_list_start|>"], Format::Lfm2),
     (&["List of tools: ["], Format::Lfm2),
+    (&["<|tool_call>", "<|\"|>"], Format::Gemma4),
     (&["<seed:tool_call>", "<function="], Format::SeedOss),
     (&["<minimax:tool_call>", "<invoke name="], Format::MiniMax),
     (&["<tool_call>", "<arg_key>", "<arg_value>"], Format::Glm),

@@ -7,7 +7,7 @@ use std::fmt::Write;
 
 use serde_json::{Value, json};
 
-use super::bracketed::{FUNCTION_GEMMA, Notation, PYTHON, TOOL_CODE};
+use super::bracketed::{Marked, Notation, PYTHON, TOOL_CODE};
 use super::format::LFM2_MARKS;
 use super::head::{DEEPSEEK, KIMI_K2};
 use super::tagged::{GLM, MINIMAX, QWEN3_CODER, SEED_OSS, Tags};
@@ -73,7 +73,10 @@ impl Format {
             Self::Pythonic => writer.pythonic(&tools),
             Self::Lfm2 => writer.lfm2(&tools),
             Self::ToolCode => writer.tool_code(&tools),
-            Self::FunctionGemma => writer.function_gemma(&tools),
+            Self::FunctionGemma | Self::Gemma4 => {
+                let marked = self.marked().expect("calls between marks");
+                writer.marked(&tools, &marked);
+            }
             Self::Generic => writer.generic(&tools),
         }
         Some(writer.out)
@@ -377,14 +380,14 @@ impl Writer<'_> {
         self.message("```tool_code\n", &format!("call{more} \"\\n```\""));
     }
 
-    fn function_gemma(&mut self, tools: &[&Tool]) {
-        let [open, close, quotes] =
-            ["<start_function_call>", "<end_function_call>", "<escape>"].map(|mark| self.mark(mark));
-        self.up_to("text_end", "<escape>");
-        self.line(&format!("text: {quotes} text_end"));
-        self.bracketed_calls(tools, &FUNCTION_GEMMA);
+    fn marked(&mut self, tools: &[&Tool], Marked { marks, notation }: &Marked) {
+        let quotes = notation.quotes[0].0;
+        let [open, close, quote] = [marks[0], marks[1], quotes].map(|mark| self.mark(mark));
+        self.up_to("text_end", quotes);
+        self.line(&format!("text: {quote} text_end"));
+        self.bracketed_calls(tools, notation);
         let more = if self.parallel { format!(" ({open} call {close})*") } else { String::new() };
-        self.message("<start_function_call>", &format!("call {close}{more}"));
+        self.message(marks[0], &format!("call {close}{more}"));
     }
 
     /// Writes rules for the properties of an object, in order and with their names; returns the start rule.

@@ -368,6 +368,24 @@ fn tool_code() {
 }
 
 #[test]
+fn gemma4() {
+    let options = options(Format::Gemma4);
+    let text = "Look. <|tool_call>call:weather{city:<|\"|>New \"York\", }\n<|\"|>,days:3,\
+                all:[<|\"|>a<|\"|>,true,{b:<|\"|><|\"|>}]}<tool_call|><|tool_call>call:b{}<tool_call|>";
+    let said = read_any(&options, text);
+    let first = "{\"city\": \"New \\\"York\\\", }\\n\", \"days\": 3, \"all\": [\"a\", true, {\"b\": \"\"}]}";
+    assert_eq!(
+        (said.content.as_str(), &said.calls[..]),
+        ("Look. ", &[call("weather", first), call("b", "{}")][..])
+    );
+    let cut = read_any(&options, "<|tool_call>call:weather{city:<|\"|>Ber<|\"");
+    assert_eq!(cut.calls, [("weather".to_owned(), "{\"city\": \"Ber".to_owned(), false)]);
+    for plain in ["<|tool_call>weather{}", "<|tool_call>call:a b{}", "<|tool_call>ca"] {
+        assert_eq!(read_any(&options, plain), Said { content: plain.into(), ..Said::default() });
+    }
+}
+
+#[test]
 fn function_gemma() {
     let options = options(Format::FunctionGemma);
     let text = "Look. <start_function_call>call:weather{city:<escape>New \"York\", }\n<escape>,days:3,\
@@ -486,6 +504,7 @@ fn formats_by_template_and_by_name() {
         ("{% set begin = '<minimax:tool_call>' %}<invoke name=\"{{ name }}\">", Format::MiniMax),
         ("<|tool_calls_section_begin|>{{ id }}<|tool_call_argument_begin|>", Format::KimiK2),
         ("{{ '<start_function_call>call:' + name + '{' }}{{ '<escape>' + text }}", Format::FunctionGemma),
+        ("{{ '<|tool_call>call:' + name + '{' }}{{ '<|\"|>' + text }}", Format::Gemma4),
         ("{{ '```tool_code\\n' }}{{ name + '(' }}", Format::ToolCode),
         ("{{ 'List of tools: <|tool_list_start|>[' }}", Format::Lfm2),
         ("{{ 'List of tools: [' }}", Format::Lfm2),
@@ -685,6 +704,9 @@ fn message() -> impl Strategy<Value = String> {
         "city:",
         "<escape>",
         "<end_function_call>",
+        "<|tool_call>",
+        "<|\"|>",
+        "<tool_call|>",
         "<|tool_calls_section_begin|>",
         "<|tool_call_begin|>",
         "functions.weather:0",
@@ -767,6 +789,8 @@ fn long_texts_in_small_pieces() {
         (Format::KimiK2, "<|tool_call_begin|>"),
         (Format::FunctionGemma, "<start_function_call>call:a{b:<escape>x"),
         (Format::FunctionGemma, "<start_function_call>"),
+        (Format::Gemma4, "<|tool_call>call:a{b:<|\"|>x"),
+        (Format::Gemma4, "<|tool_call>"),
         (Format::ToolCode, "```tool_code\n"),
         (Format::ToolCode, "```tool_code\na(b='x'"),
         (Format::Pythonic, "[a(b='x"),

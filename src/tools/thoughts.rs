@@ -40,6 +40,8 @@ pub const MARKS: &[Marks] = &[
         close: "<|END_THINKING|>",
         answer: Some(["<|START_RESPONSE|>", "<|END_RESPONSE|>"]),
     },
+    // Gemma 4.
+    Marks { open: "<|channel>thought", close: "<channel|>", answer: None },
     // Kimi-VL.
     Marks { open: "◁think▷", close: "◁/think▷", answer: None },
     // Apertus.

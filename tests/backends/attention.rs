@@ -5,8 +5,8 @@
 use ggml_types::{KvCodec, KvSide, KvVectors, QuantError, kv_by_name};
 use sterna::backend::{Backend, BackendError};
 use sterna::program::{
-    ActQuant, Attend, AttnIn, Buf, KvDecl, KvWindow, Norm, NormKind, PAGE, PageTable, Rope, RopeId,
-    RopeStyle, Row, Step,
+    ActQuant, Attend, AttnIn, Buf, KvDecl, KvWindow, Norm, NormKind, PAGE, PageTable, QkNorm, QueryScale,
+    Rope, RopeId, RopeStyle, Row, Stage, Step,
 };
 use support::case::{
     Case, StepCase, backends, backends_alternating, cpus, limits, pages_for, rows, shuffled_pages, simt, ty,
@@ -34,6 +34,9 @@ pub(super) struct Shape {
     pub sinks: bool,
     /// True if the output is gated.
     pub gated: bool,
+    /// Soft cap of scores.
+    pub soft_cap: Option<f32>,
+    pub q_scale: Option<QueryScale>,
 }
 
 pub(super) fn plain() -> Shape {
@@ -50,6 +53,8 @@ pub(super) fn plain() -> Shape {
         ahead: 0,
         sinks: false,
         gated: false,
+        soft_cap: None,
+        q_scale: None,
     }
 }
 
@@ -101,7 +106,14 @@ impl Attention {
         let scale = 1.0 / (head_dim as f32).sqrt();
         case.p.push(
             "attn_in",
-            AttnIn { q_norm, k_norm, rope, gate, ..AttnIn::of(x, norm, [wq, wk, wv], kv, q) },
+            AttnIn {
+                q_norm,
+                k_norm,
+                rope,
+                gate,
+                q_scale: shape.q_scale,
+                ..AttnIn::of(x, norm, [wq, wk, wv], kv, q)
+            },
         );
         let sinks = shape.sinks.then(|| case.vector(n_heads, 0.0));
         case.p.push(
@@ -111,6 +123,7 @@ impl Attention {
                 ahead: shape.ahead,
                 sinks,
                 gate,
+                soft_cap: shape.soft_cap,
                 ..Attend::causal(q, kv, scale, y)
             },
         );
@@ -264,6 +277,132 @@ fn heads_with_sinks() {
     let shape = Shape { n_heads: 6, n_kv_heads: 2, window: Some(24), ..sinks };
     decodes_and_prefills("sinks and a window", shape, &[130]);
     decodes_and_prefills("sinks over halves", Shape { codec: codec("f16"), ..sinks }, &[200]);
+}
+
+/// Scores of about 1 with caps below and above them: single rows, rows that share splits and tiles of rows,
+/// in caches of every form.
+#[test]
+fn capped_scores() {
+    for (i, (name, head_dim, cap, window, last)) in
+        [("f32", 16, 0.5, None, 130), ("f16", 64, 1.5, Some(24), 130), ("f16", 256, 0.5, None, 70)]
+            .into_iter()
+            .enumerate()
+    {
+        let rope = Some((RopeStyle::Halves, head_dim / 2));
+        let (soft_cap, codec) = (Some(cap), codec(name));
+        let shape = Shape { n_heads: 4, n_kv_heads: 2, head_dim, rope, codec, soft_cap, window, ..plain() };
+        let name = format!("{name}, heads of {head_dim}, cap {cap}");
+        let on = [|| backends_alternating(0), || backends_alternating(1)][i % 2];
+        decodes_and_prefills_on(on, &name, shape, &[last]);
+    }
+}
+
+/// Queries grow with the logarithm of the position.
+#[test]
+fn queries_scaled_by_position() {
+    let q_scale = Some(QueryScale { factor: 0.3, period: 20 });
+    decodes_and_prefills("scaled queries", Shape { q_scale, ..plain() }, &[19, 130]);
+    let shape = Shape { q_scale, head_norms: true, codec: codec("f16"), head_dim: 64, ..plain() };
+    decodes_and_prefills("scaled queries, head norms", shape, &[70]);
+}
+
+/// Changes to the `AttnIn` of a layer, by the tests below.
+type Change = fn(&mut Case, &mut AttnIn);
+
+fn changed(name: &str, shape: Shape, change: Change) {
+    let last = 100;
+    let n_pages = pages_for(last as usize + 1) + 1;
+    let mut attention = Attention::new(name, shape, 64, 1, n_pages);
+    let Stage::AttnIn(mut s) = attention.case.p.stages[0].1.clone() else { unreachable!("the first stage") };
+    change(&mut attention.case, &mut s);
+    attention.case.p.stages[0].1 = s.into();
+    let pages = shuffled_pages(1, n_pages);
+    let mut steps = attention.poison(&pages);
+    steps.extend(attention.fill(0, 0..last - 39));
+    steps.push(attention.step_case(BOTH, rows(0, last - 39..last)));
+    steps.push(attention.step_case(BOTH, rows(0, last..last + 1)));
+    attention.case.check(backends(), &pages, &steps);
+}
+
+/// Norms of all heads of a row together, over the input as it is.
+#[test]
+fn norms_of_rows() {
+    let change: Change = |case, s| {
+        s.norm = None;
+        s.qk_norm = QkNorm::Rows;
+        let cols = |w: &sterna::program::Linear, case: &Case| case.p.weight_decl(w.w).rows;
+        let (q, k) = (cols(&s.wq, case), cols(s.wk.as_ref().expect("keys"), case));
+        s.q_norm = Some(case.norm(NormKind::Rms, q));
+        s.k_norm = Some(case.norm(NormKind::Rms, k));
+    };
+    changed("norms of rows", Shape { n_heads: 4, n_kv_heads: 2, ..plain() }, change);
+    let shape = Shape { n_heads: 6, n_kv_heads: 3, head_dim: 64, codec: codec("f16"), ..plain() };
+    changed("norms of rows, f16", shape, change);
+    let layers = Some([("q8_0", ActQuant::None), ("f16", ActQuant::None), ("f16", ActQuant::None)]);
+    changed(
+        "norms of rows, layers of several types",
+        Shape { layers, codec: codec("f16"), ..plain() },
+        change,
+    );
+}
+
+/// Norms of heads after RoPE, whose magnitude they remove.
+#[test]
+fn norms_after_rope() {
+    let change: Change = |case, s| {
+        s.qk_norm = QkNorm::Rotated;
+        s.q_norm = Some(case.norm(NormKind::Rms, 16));
+        s.k_norm = Some(case.norm(NormKind::Rms, 16));
+    };
+    changed("norms after RoPE", Shape { n_heads: 4, n_kv_heads: 2, ..plain() }, change);
+    let rope = Some((RopeStyle::Adjacent, 7));
+    changed("norms after RoPE of a part", Shape { rope, codec: codec("f16"), ..plain() }, change);
+}
+
+/// Values with a norm of their own, of their own product or of the keys'.
+#[test]
+fn values_of_the_keys() {
+    let shape = Shape { n_heads: 4, n_kv_heads: 2, head_norms: true, ..plain() };
+    let normed: Change = |case, s| s.v_norm = Some(case.norm(NormKind::Rms, 16));
+    changed("values with a norm", shape, normed);
+    let change: Change = |case, s| {
+        s.wv = None;
+        s.v_norm = Some(case.norm(NormKind::Rms, 16));
+    };
+    changed("values of the keys", shape, change);
+    let of_f16: Change = |case, s| {
+        s.wv = None;
+        s.v_norm = Some(case.norm(NormKind::Rms, 64));
+    };
+    let shape = Shape { head_dim: 64, codec: codec("f16"), ..shape };
+    changed("values of the keys, f16", shape, of_f16);
+}
+
+/// A second layer that reads the first one's cache.
+#[test]
+fn layers_that_share_a_cache() {
+    for codec in ["f32", "f16"].map(codec) {
+        let head_dim = 64;
+        let rope = Some((RopeStyle::Halves, head_dim / 2));
+        let shape = Shape { n_heads: 4, n_kv_heads: 2, head_dim, rope, codec, head_norms: true, ..plain() };
+        let mut attention = Attention::new(&format!("shared, {}", codec.name()), shape, 64, 1, 3);
+        let stages = attention.case.p.stages.clone();
+        let (Stage::AttnIn(s), Stage::Attend(attend)) = (&stages[0].1, &stages[1].1) else { unreachable!() };
+        let wq = attention.case.linear(ty("f16"), 4 * head_dim, DIM, ActQuant::None);
+        let norm = s.norm.clone().expect("a norm");
+        let second =
+            AttnIn { q_norm: s.q_norm.clone(), rope: s.rope, ..AttnIn::queries(s.x, norm, wq, s.kv, s.q) };
+        attention.case.p.push("1.attn_in", second);
+        attention.case.p.push("1.attend", attend.clone());
+        let pages = shuffled_pages(1, 3);
+        let mut steps = attention.poison(&pages);
+        steps.extend(attention.fill(0, 0..90));
+        for rows in [rows(0, 90..130), rows(0, 130..131)] {
+            let step = attention.step_case(0..4, rows);
+            steps.push(StepCase { read: vec![attention.q, attention.y], ..step });
+        }
+        attention.case.check(backends(), &pages, &steps);
+    }
 }
 
 /// The query projection also produces the gates of the output, head by head.
@@ -430,7 +569,7 @@ fn long_context_attention_is_not_biased() {
     // Values of one sign add up.
     let bias = attention.case.vector(n_heads * head_dim, 4.0);
     let sterna::program::Stage::AttnIn(s) = &mut attention.case.p.stages[0].1 else { unreachable!() };
-    s.wv.bias = Some(bias);
+    s.wv.as_mut().expect("a layer").bias = Some(bias);
     let pages = shuffled_pages(1, n_pages);
     let fill = attention.fill(0, 0..n_positions - 16);
     let together = attention.step_case(ATTN_IN, rows(0, n_positions - 16..n_positions));
@@ -469,7 +608,7 @@ fn values_beyond_f16(keys: &str) {
     let mut attention = Attention::new("values beyond halves", shape, 64, 1, 2);
     attention.case.p.kvs[0].k = codec(keys);
     let sterna::program::Stage::AttnIn(s) = &mut attention.case.p.stages[0].1 else { unreachable!() };
-    s.wv.scale = 2.5e4;
+    s.wv.as_mut().expect("a layer").scale = 2.5e4;
     let pages = shuffled_pages(1, 2);
     let together = attention.step_case(BOTH, rows(0, 0..40));
     for mut backend in simt(1).into_iter().chain(cpus(&[1])) {
@@ -516,6 +655,32 @@ fn norms_of_heads() {
         let shape = Shape { n_heads, n_kv_heads, head_dim, codec: codec("f16"), rope, act, ..plain() };
         let name = format!("head norms, {n_heads} heads, {n_kv_heads} KV heads of {head_dim}");
         decodes_and_prefills(&name, Shape { head_norms: true, ..shape }, &[66]);
+    }
+}
+
+/// Gemma 4's global layers: CUDA has kernels over f16, wgpu has none.
+#[test]
+fn heads_of_512_elements() {
+    let on = || {
+        let mut backends = cpus(&[2]);
+        backends.extend(simt(1));
+        backends
+    };
+    for (n_heads, head_dim) in [(2, 512), (5, 264)] {
+        let rope = Some((RopeStyle::Halves, head_dim / 2));
+        let shape = Shape { n_heads, head_dim, rope, codec: codec("f16"), head_norms: true, ..plain() };
+        decodes_and_prefills_on(on, &format!("{n_heads} heads of {head_dim}"), shape, &[70]);
+    }
+    let shape = Shape { head_dim: 512, head_norms: true, ..plain() };
+    for (codec_name, backends) in
+        [("f32", simt(1).into_iter().chain(wgpus()).collect::<Vec<_>>()), ("f16", wgpus())]
+    {
+        let attention = Attention::new("wide heads", Shape { codec: codec(codec_name), ..shape }, 1, 1, 1);
+        for backend in backends {
+            let refused = backend.plan(&attention.case.p);
+            let Err(BackendError::Missing { missing, .. }) = refused else { panic!("{}", backend.device()) };
+            assert!(missing.iter().any(|what| what.starts_with("attend with heads of 512")), "{missing:?}");
+        }
     }
 }
 

@@ -167,6 +167,26 @@ fn product_and_residual_norms() {
     }
 }
 
+/// The sum has a factor: with and without a norm, and with int8 products.
+#[test]
+fn sums_with_a_factor() {
+    for (name, act) in [("f16", ActQuant::None), ("i2_s", ActQuant::I8PerToken)] {
+        for (has_norm, n_rows) in [(true, 1), (true, 20), (false, 3), (false, 20)] {
+            let (cols, outputs) = (128, 75);
+            let case_name = format!("proj_add {name} with a factor, norm: {has_norm}, {n_rows} rows");
+            let mut case = Case::new(&case_name, limits(n_rows + 1, 1, 1));
+            let (y, x) = (case.buf("y", cols), case.buf("x", outputs));
+            let w = case.linear_with_bias(ty(name), outputs, cols, act);
+            let post = has_norm.then(|| case.norm(NormKind::Rms, outputs));
+            case.p.push("proj_add", ProjAdd { post, scale: 0.3, ..ProjAdd::plain(y, w, x) });
+            let inputs =
+                vec![(y, case.numbers.values(n_rows * cols)), (x, case.numbers.values(n_rows * outputs))];
+            let step = StepCase { rows: single(n_rows), stages: 0..1, inputs, read: vec![x] };
+            case.check(backends(), &shuffled_pages(1, 1), &[step]);
+        }
+    }
+}
+
 /// Rows with common experts and without, one expert and all of them.
 #[test]
 fn mixtures_of_experts() {
@@ -369,6 +389,22 @@ fn embeddings_of_every_type() {
     }
 }
 
+/// A table with three rows per token, of which a stage reads one.
+#[test]
+fn embeddings_per_layer() {
+    for (i, (name, first)) in [("f16", 0), ("q8_0", 2), ("q6_k", 1)].into_iter().enumerate() {
+        let (cols, stride) = (256, 3);
+        let mut case = Case::new(&format!("embed row {first} of {stride}, {name}"), limits(6, 1, 1));
+        let x = case.buf("x", cols);
+        let table = case.weight(ty(name), 11 * stride as usize, cols);
+        case.p.push("embed", Embed { stride, first, scale: 1.5, ..Embed::tokens(table, x) });
+        let rows = [(0, 0), (10, 1), (3, 2), (3, 3)];
+        let rows = rows.map(|(token, pos)| Row { token, pos, seq: 0, logits: false }).to_vec();
+        let step = StepCase { rows, stages: 0..1, inputs: vec![], read: vec![x] };
+        case.check(backends_alternating(i), &shuffled_pages(1, 1), &[step]);
+    }
+}
+
 /// Two sequences are pairs of texts, whose second text has another token type; the third is a single text.
 #[test]
 fn embeddings_of_token_types() {
@@ -411,6 +447,30 @@ fn feed_forward_of_every_activation() {
                 }
             }
         }
+    }
+}
+
+/// A network whose input is not normalised, and whose hidden layer has factors: with a gate and without, in
+/// one kernel on CUDA and in several.
+#[test]
+fn feed_forward_with_factors() {
+    for (with_gate, act, name, n_rows) in [
+        (false, Act::GeluTanh, "f16", 1),
+        (false, Act::GeluTanh, "q8_0", 20),
+        (true, Act::Silu, "f16", 7),
+        (true, Act::Gelu, "f16", 2),
+    ] {
+        let (dim, ffn_dim) = (256, 75);
+        let case_name = format!("ffn_in with factors, {act:?}, {name}, gate: {with_gate}");
+        let mut case = Case::new(&case_name, limits(n_rows + 1, 1, 1));
+        let (x, h, times) = (case.buf("x", dim), case.buf("h", ffn_dim), case.buf("factors", ffn_dim));
+        let gate = with_gate.then(|| case.linear_with_bias(ty(name), ffn_dim, dim, ActQuant::None));
+        let up = case.linear_with_bias(ty(name), ffn_dim, dim, ActQuant::None);
+        case.p.push("ffn_in", FfnIn { gate, times: Some(times), ..FfnIn::plain(x, None, up, act, h) });
+        let inputs =
+            vec![(x, case.numbers.values(n_rows * dim)), (times, case.numbers.values(n_rows * ffn_dim))];
+        let step = StepCase { rows: single(n_rows), stages: 0..1, inputs, read: vec![h] };
+        case.check(backends(), &shuffled_pages(1, 1), &[step]);
     }
 }
 

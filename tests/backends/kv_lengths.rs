@@ -146,19 +146,21 @@ impl Attention {
 
     fn vectors(&self, inputs: &[f32]) -> Vectors {
         let s = &self.attn_in;
-        let weight = self.floats(s.norm.weight);
+        let norm = s.norm.as_ref().expect("a norm");
+        let weight = self.floats(norm.weight);
         let product = |linear: &Linear| -> Vec<Vec<f32>> {
             let (w, bias) = (self.floats(linear.w), self.floats(linear.bias.unwrap()));
             let of_row = |x: &[f32]| {
                 let square = x.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>() / DIM as f64;
-                let factor = 1.0 / (square + f64::from(s.norm.eps)).sqrt();
+                let factor = 1.0 / (square + f64::from(norm.eps)).sqrt();
                 let n: Vec<f64> = x.iter().zip(&weight).map(|(x, w)| f64::from(*x) * factor * w).collect();
                 let dots = w.chunks_exact(DIM).map(|w| w.iter().zip(&n).map(|(w, n)| w * n).sum::<f64>());
                 dots.zip(&bias).map(|(dot, bias)| (dot + bias) as f32).collect()
             };
             inputs.chunks_exact(DIM).map(of_row).collect()
         };
-        Vectors { k: product(&s.wk), v: product(&s.wv) }
+        let [k, v] = [&s.wk, &s.wv].map(|layer| product(layer.as_ref().expect("a layer")));
+        Vectors { k, v }
     }
 
     fn stored(&self, side: KvSide, vectors: &[Vec<f32>]) -> StoredSide {

@@ -203,7 +203,7 @@ fn hostile_vectors_are_clamped_and_counted() {
         {
             let mut attention = Attention::new(TWO_OF_TWO, name, name, KvWindow::default());
             let sterna::program::Stage::AttnIn(s) = &mut attention.case.p.stages[0].1 else { unreachable!() };
-            s.wv.scale = value_scale;
+            s.wv.as_mut().expect("a layer").scale = value_scale;
             let mut inputs = attention.case.numbers.values(200 * DIM);
             // In the page that stays exact, in one that is encoded, and in the newest one.
             for row in [20, 70, 190] {

@@ -145,7 +145,7 @@ fn first_stage_that_differs_is_named() {
     let sterna::program::Stage::FfnIn(stage) = &mut other.p.stages[at].1 else {
         unreachable!("by its label")
     };
-    stage.norm.eps = 0.5;
+    stage.norm.as_mut().expect("a norm").eps = 0.5;
     let mut cpus = [Cpu::new(1).expect("threads"), Cpu::new(1).expect("threads")];
     let [a, b] = &mut cpus;
     let mut both = [case.on(a), other.on(b)];

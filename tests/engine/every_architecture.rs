@@ -27,6 +27,19 @@ const ELSEWHERE: [(&str, [&str; 3]); 4] = [
     ("qwen35moe", ["hf/qwen35moe.llamacpp-f16.gguf", "hf/prompts.txt", "hf/qwen35moe.hf-fp32.logits.npy"]),
 ];
 
+/// Names with a model that `scripts/golden/transformers` creates, with logits by transformers.
+const OF_TRANSFORMERS: [&str; 9] = [
+    "arcee",
+    "seed_oss",
+    "ernie4_5",
+    "hunyuan-dense",
+    "exaone4",
+    "cohere2",
+    "command-r",
+    "starcoder2",
+    "stablelm",
+];
+
 /// Names that `card.rs` does not translate, because readers of model cards have no other name for them.
 const UNNAMED_IN_CARDS: [&str; 2] = ["qwen35", "qwen35moe"];
 
@@ -42,7 +55,12 @@ fn in_tree(name: &str, path: &str) -> PathBuf {
 
 /// A model's file, token sequences, and the reference's rows: logits, or the normalised rows of an encoder.
 fn golden(name: &str) -> (PathBuf, Vec<Vec<u32>>, Vec<f32>) {
-    let tiny = [".gguf", ".tokens.npy", ".np-fp64.npy"].map(|ext| format!("tiny/{name}{ext}"));
+    let tiny = match OF_TRANSFORMERS.contains(&name) {
+        true => {
+            [".gguf", ".tokens.npy", ".hf-fp32.logits.npy"].map(|ext| format!("transformers/{name}{ext}"))
+        }
+        false => [".gguf", ".tokens.npy", ".np-fp64.npy"].map(|ext| format!("tiny/{name}{ext}")),
+    };
     let elsewhere = ELSEWHERE.iter().find(|(known, _)| *known == name);
     let paths = elsewhere.map_or(tiny, |(_, paths)| paths.map(str::to_owned));
     let [model, tokens, reference] = paths.map(|path| in_tree(name, &path));

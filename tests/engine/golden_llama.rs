@@ -68,6 +68,10 @@ const CASES: &[Case] = &[
     plain("falcon-h1/tiny-f16.gguf", "falcon-h1/f16.hf-fp32"),
     plain("glm4moe/tiny-f16.gguf", "glm4moe/f16.hf-fp32"),
     Case { other_eps: true, ..plain("deepseek2/tiny-f16.gguf", "deepseek2/f16.hf-fp32") },
+    plain("gemma2/tiny-f16.gguf", "gemma2/f16.hf-fp32"),
+    plain("gemma4/tiny-f16.gguf", "gemma4/f16.hf-fp32"),
+    plain("olmo2/tiny-f16.gguf", "olmo2/f16.hf-fp32"),
+    plain("mistral3/tiny-f16.gguf", "mistral3/f16.hf-fp32"),
     Case { int8: true, ..plain("llama-i2_s/tiny-i2_s.gguf", "llama-i2_s/i2_s.spec-fp64") },
 ];
 
@@ -113,7 +117,7 @@ fn logits_match_the_references() {
 }
 
 /// Models of `shared/golden` with a prompt of 512 tokens and transformers' logits of some of its positions.
-const LONG: [&str; 11] = [
+const LONG: [&str; 16] = [
     "granite/f16",
     "glm4/f16",
     "phi3/f16",
@@ -125,18 +129,22 @@ const LONG: [&str; 11] = [
     "granitemoe/f16",
     "deepseek2/f16",
     "deepseek2/lite-f16",
+    "gemma2/f16",
+    "gemma4/f16",
+    "olmo2/f16",
+    "olmo2/olmo3-f16",
+    "mistral3/f16",
 ];
 
 #[test]
 fn long_prompts_match_transformers() {
     for name in LONG {
-        let (folder, stem) = name.split_once('/').expect("a folder");
         let file = |ext: &str| golden(&format!("{name}.{ext}"));
         let Some(prompt) = file("long-prompt.txt") else { continue };
         let [rows, logits] = ["long-rows.npy", "hf-fp32.long-logits.npy"].map(|ext| file(ext).expect(ext));
         let (rows, want) = (npy(&rows).i64s(), npy(&logits).f32s());
-        let gguf =
-            Gguf::open(&golden(&format!("{folder}/tiny-{stem}.gguf")).expect("a model")).expect("a file");
+        let model = golden(&format!("{}.gguf", name.replace('/', "/tiny-"))).expect("a model");
+        let gguf = Gguf::open(&model).expect("a file");
         let engine = support::logits::engine(gguf, "f32", simd::best(), |options| options.n_ctx = Some(512));
         let all = all_logits(&engine, &sequences(&prompt));
         let n_vocab = want.len() / rows.len();

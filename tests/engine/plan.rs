@@ -234,9 +234,9 @@ fn parts_add_up_to_the_plan() {
 fn cards_on_paper_only_plan() {
     let mut card = on_paper(&CardOnPaper::default()).unwrap();
     assert!(card.device().contains("RTX 5080"), "{}", card.device());
-    let spec = Spec { n_layers: 1, head_dim: 512, ..preset("qwen3-0.6b", Some("q8_0"), None) };
+    let spec = Spec { n_layers: 1, head_dim: 1024, ..preset("qwen3-0.6b", Some("q8_0"), None) };
     let refused = engine::memory(&header_of(&spec), &EngineOptions::default(), &*card).unwrap_err();
-    assert!(refused.to_string().contains("attend with heads of 512"), "{refused}");
+    assert!(refused.to_string().contains("attend with heads of 1024"), "{refused}");
     let gguf = header_of(&preset("tiny", None, None));
     let program = engine::program(&gguf, &EngineOptions::default()).unwrap();
     assert!(card.plan(&program).is_ok());

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use ggml_types::{by_name, kv_by_name};
 use sterna::program::{
     Act, ActQuant, Attend, AttnIn, BasisId, Buf, Embed, Expert, Experts, FfnIn, Groups, Kv, KvDecl, KvWindow,
-    Limits, Linear, Logits, Norm, NormKind, PageTable, Program, ProjAdd, Rope, RopeId, RopeStyle, Row,
-    RowsOf, Sample, Stage, Step, Weight,
+    Limits, Linear, Logits, Norm, NormKind, PageTable, Program, ProjAdd, QkNorm, Rope, RopeId, RopeStyle,
+    Row, RowsOf, Sample, Stage, Step, Weight,
 };
 
 /// Sizes of a BitNet model.
@@ -96,6 +96,7 @@ macro_rules! stage {
 /// Replaces the first layer's feed-forward network with a mixture of equal experts; the router has one row.
 fn put_experts(p: &mut Program, n: usize, n_used: usize) {
     let FfnIn { x, norm, gate, up, .. } = stage!(p, "0.ffn_in", FfnIn).clone();
+    let norm = norm.expect("a norm");
     let down = stage!(p, "0.ffn_out", ProjAdd).w.clone();
     let router = Linear { w: p.weight("router", by_name("f32").unwrap(), 1, 256), ..up.clone() };
     let expert = Expert { gate: gate.expect("a gate"), up, down };
@@ -143,6 +144,23 @@ const FAULTS: &[Fault] = &[
         },
         &["0.ffn_out", "one buffer"],
     ),
+    ("a soft cap of 0", |p| stage!(p, "0.attend", Attend).soft_cap = Some(0.0), &["0.attend", "soft cap"]),
+    ("values without keys", |p| stage!(p, "0.attn_in", AttnIn).wk = None, &["0.attn_in", "without keys"]),
+    (
+        "a norm of rows of another length",
+        |p| {
+            let s = stage!(p, "0.attn_in", AttnIn);
+            s.k_norm = s.norm.clone();
+            s.qk_norm = QkNorm::Rows
+        },
+        &["0.attn_in", "want [128] f32"],
+    ),
+    ("a row beyond those of a token", |p| stage!(p, "embed", Embed).first = 1, &["embed", "row 1 of 1"]),
+    (
+        "factors of another width",
+        |p| stage!(p, "0.ffn_in", FfnIn).times = Some(Buf(0)),
+        &["0.ffn_in", "factors"],
+    ),
     ("an empty window", |p| stage!(p, "0.attend", Attend).window = Some(0), &["0.attend", "window"]),
     (
         "a cache that keeps less than attention reads",
@@ -172,14 +190,14 @@ const FAULTS: &[Fault] = &[
         "a layer's second norm, of another width",
         |p| {
             let ffn_sub_norm = stage!(p, "0.ffn_out", ProjAdd).w.norm.clone();
-            stage!(p, "0.attn_in", AttnIn).wk.norm = ffn_sub_norm
+            stage!(p, "0.attn_in", AttnIn).wk.as_mut().expect("keys").norm = ffn_sub_norm
         },
         &["0.attn_in", "[256]"],
     ),
     (
         "a layer's second norm after the stage's and before a basis",
         |p| {
-            let norm = Some(stage!(p, "0.ffn_in", FfnIn).norm.clone());
+            let norm = stage!(p, "0.ffn_in", FfnIn).norm.clone();
             stage!(p, "0.ffn_in", FfnIn).up.norm = norm;
             stage!(p, "0.ffn_in", FfnIn).up.basis = Some(BasisId(0));
         },
@@ -188,7 +206,7 @@ const FAULTS: &[Fault] = &[
     (
         "a gate of a shared expert with its own norm",
         |p| {
-            let norm = Some(stage!(p, "0.ffn_in", FfnIn).norm.clone());
+            let norm = stage!(p, "0.ffn_in", FfnIn).norm.clone();
             let share = Linear { norm, ..stage!(p, "0.ffn_in", FfnIn).up.clone() };
             stage!(p, "0.ffn_in", FfnIn).share = Some(share);
         },
@@ -208,8 +226,8 @@ const FAULTS: &[Fault] = &[
     (
         "bias of an RMS norm",
         |p| {
-            let s = stage!(p, "0.ffn_in", FfnIn);
-            s.norm.bias = Some(s.norm.weight)
+            let norm = stage!(p, "0.ffn_in", FfnIn).norm.as_mut().expect("a norm");
+            norm.bias = Some(norm.weight)
         },
         &["0.ffn_in", "bias"],
     ),

@@ -335,6 +335,9 @@ fn weather_call(format: Format, days: u8) -> String {
             "<start_function_call>call:weather{{city:<escape>Bern<escape>,days:{days},\
              unit:<escape>C<escape>}}<end_function_call>"
         ),
+        Format::Gemma4 => format!(
+            "<|tool_call>call:weather{{city:<|\"|>Bern<|\"|>,days:{days},unit:<|\"|>C<|\"|>}}<tool_call|>"
+        ),
         Format::Generic => format!("{{\"tool_calls\": [{}]}}", json("arguments")),
         Format::Qwen3Coder => format!(
             "<tool_call>\n<function=weather>\n<parameter=city>\nBern\n</parameter>\n\

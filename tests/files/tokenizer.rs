@@ -68,6 +68,12 @@ macro_rules! golden {
     )*};
 }
 
+/// BPE of characters: ids from Hugging Face's tokenizers, by scripts/golden/gemma4-tokenizer.
+#[test]
+fn gemma4_ids() {
+    check("tokenizer/gemma4-vocab.gguf", "tokenizer/gemma4.jsonl", None, 88);
+}
+
 golden! {
     tiny_ids: "tokenizer/tiny-vocab.gguf", "tokenizer/tiny.jsonl", None;
     llama_bpe_ids: "tokenizer/ggml-vocab-llama-bpe.gguf", "tokenizer/llama-bpe.jsonl", None;

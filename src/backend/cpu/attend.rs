@@ -35,7 +35,7 @@ pub fn run(cx: &mut Cx<'_>, s: &Attend) {
 
 fn attend(cx: &mut Cx<'_>, s: &Attend) {
     // `Attend::first` and `last` apply the window and the positions ahead, `run` applies the gate.
-    let Attend { q, kv, scale, window: _, ahead: _, sinks, gate: _, out } = *s;
+    let Attend { q, kv, scale, soft_cap, window: _, ahead: _, sinks, gate: _, out } = *s;
     let rows = cx.step.rows;
     let (q, out) = two(cx.bufs, q, out);
     let (q_cols, q) = (q.cols, q.rows(rows.len()));
@@ -48,7 +48,8 @@ fn attend(cx: &mut Cx<'_>, s: &Attend) {
     ends.clear();
     ends.extend(cx.step.ends());
     let ends = &**ends;
-    let stage = Stage { k: cx.k.real, kv, pages, rows, ends, q, q_cols, s, scale, sinks, head_dim, group };
+    let stage =
+        Stage { k: cx.k.real, kv, pages, rows, ends, q, q_cols, s, scale, soft_cap, sinks, head_dim, group };
     let mut grids = [((), Grid::new(out.rows_mut(rows.len()), q_cols))];
     let group_cols = group * head_dim;
 
@@ -107,6 +108,7 @@ struct Stage<'a> {
     q_cols: usize,
     s: &'a Attend,
     scale: f32,
+    soft_cap: Option<f32>,
     /// `[n_heads]`.
     sinks: Option<&'a [f32]>,
     head_dim: usize,
@@ -235,6 +237,9 @@ impl Stage<'_> {
                 break;
             }
             let scores = &mut scores[self.seen(row, split_start, SPLIT)];
+            if let Some(cap) = self.soft_cap {
+                scores.iter_mut().for_each(|score| *score = cap * (*score / cap).tanh());
+            }
             let max = (k.max)(scores);
             *weight = Weight { max, total: (k.exp_sum)(scores, max) };
         }

@@ -3,22 +3,42 @@
 use ggml_types::turboquant::Rotation;
 
 use super::cx::{Cx, two};
-use super::norm::RowNorm;
+use super::norm::{RowNorm, norm_or_copy};
 use super::pool::Grid;
 use super::rope::RopeTable;
 use crate::BackendError;
-use sterna_program::AttnIn;
+use sterna_program::{AttnIn, QkNorm, QueryScale};
 
 /// Processing of each head of queries, keys or values after its projection.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 struct HeadSteps<'a> {
+    /// Norm of all heads of a row together.
+    row_norm: Option<RowNorm<'a>>,
     norm: Option<RowNorm<'a>>,
     rope: Option<&'a RopeTable>,
+    /// Norm of each head after RoPE.
+    rotated_norm: Option<RowNorm<'a>>,
+    scale: Option<QueryScale>,
     rotation: Option<&'a Rotation>,
 }
 
-pub fn run(cx: &mut Cx<'_>, s: &AttnIn) -> Result<(), BackendError> {
-    let AttnIn { x, ref norm, ref wq, ref wk, ref wv, ref q_norm, ref k_norm, rope, kv, q, gate } = *s;
+pub fn run<'a>(cx: &mut Cx<'a>, s: &AttnIn) -> Result<(), BackendError> {
+    let AttnIn {
+        x,
+        ref norm,
+        ref wq,
+        ref wk,
+        ref wv,
+        ref q_norm,
+        ref k_norm,
+        qk_norm,
+        ref v_norm,
+        rope,
+        q_scale,
+        kv,
+        q,
+        gate,
+    } = *s;
     let rows = cx.step.rows;
     let n = rows.len();
     let (kernels, weights) = (cx.k.real, cx.weights);
@@ -39,14 +59,22 @@ pub fn run(cx: &mut Cx<'_>, s: &AttnIn) -> Result<(), BackendError> {
     let (x, q) = (x.rows(n), q.rows_mut(n));
     let (k, v) = (&mut cx.scratch.k[..n * kv_cols], &mut cx.scratch.v[..n * kv_cols]);
 
-    let norm = weights.norm(norm);
-    let input = |row: usize, out: &mut [f32]| norm.apply(kernels, &x[row * x_cols..][..x_cols], out);
+    let norm = norm.as_ref().map(|norm| weights.norm(norm));
+    let input = |row: usize, out: &mut [f32]| norm_or_copy(kernels, norm, &x[row * x_cols..][..x_cols], out);
+    let mut products = |to_q: &mut [f32]| match (wk, wv) {
+        (Some(wk), Some(wv)) => cx.layers.run(n, input, false, [(wq, to_q), (wk, &mut *k), (wv, &mut *v)]),
+        (Some(wk), None) => {
+            cx.layers.run(n, input, false, [(wq, to_q), (wk, &mut *k)])?;
+            v.copy_from_slice(k);
+            Ok(())
+        }
+        (None, _) => cx.layers.run(n, input, false, [(wq, to_q)]),
+    };
     match gate {
-        None => cx.layers.run(n, input, false, [(wq, &mut *q), (wk, &mut *k), (wv, &mut *v)])?,
+        None => products(&mut *q)?,
         Some(gate) => {
             let gated = &mut cx.scratch.gated[..n * 2 * q_cols];
-            let layers = [(wq, &mut *gated), (wk, &mut *k), (wv, &mut *v)];
-            cx.layers.run(n, input, false, layers)?;
+            products(&mut *gated)?;
             let heads = gated.chunks_exact(2 * head_dim).map(|head| head.split_at(head_dim));
             let to = q.chunks_exact_mut(head_dim).zip(gate.chunks_exact_mut(head_dim));
             for ((q, gate), (from_q, from_gate)) in to.zip(heads) {
@@ -57,27 +85,52 @@ pub fn run(cx: &mut Cx<'_>, s: &AttnIn) -> Result<(), BackendError> {
     }
 
     let rope = rope.map(|rope| &cx.ropes[rope.0 as usize]);
-    let norms = [q_norm, k_norm].map(|norm| norm.as_ref().map(|norm| weights.norm(norm)));
-    let steps = |norm, rotation| HeadSteps { norm, rope, rotation };
-    let (q_steps, k_steps) = (steps(norms[0], kv.key_rotation()), steps(norms[1], kv.key_rotation()));
-    let v_steps = HeadSteps { norm: None, rope: None, rotation: kv.value_rotation() };
+    let norms = [q_norm, k_norm, v_norm].map(|norm| norm.as_ref().map(|norm| weights.norm(norm)));
+    let steps = |norm: Option<RowNorm<'a>>, rotation, scale| {
+        let (row_norm, norm, rotated_norm) = match qk_norm {
+            QkNorm::Rows => (norm, None, None),
+            QkNorm::Heads => (None, norm, None),
+            QkNorm::Rotated => (None, None, norm),
+        };
+        HeadSteps { row_norm, norm, rope, rotated_norm, scale, rotation }
+    };
+    let q_steps = steps(norms[0], kv.key_rotation(), q_scale);
+    let k_steps = steps(norms[1], kv.key_rotation(), None);
+    let v_steps = HeadSteps { norm: norms[2], rotation: kv.value_rotation(), ..HeadSteps::default() };
     let mut grids =
         [(q_steps, Grid::new(q, q_cols)), (k_steps, Grid::new(k, kv_cols)), (v_steps, Grid::new(v, kv_cols))];
-    let n_grids = if v_steps.rotation.is_some() { 3 } else { 2 };
+    let n_grids = match wk {
+        None => 1,
+        Some(_) if v_steps.norm.is_none() && v_steps.rotation.is_none() => 2,
+        Some(_) => 3,
+    };
     cx.pool.tiles(&mut grids[..n_grids], 1, q_cols.max(kv_cols), |steps, mut tile| {
-        let row = tile.rows().start;
-        for head in tile.row_mut(row).chunks_exact_mut(head_dim) {
+        let at = tile.rows().start;
+        let row = tile.row_mut(at);
+        if let Some(norm) = steps.row_norm {
+            norm.apply_in_place(kernels, row);
+        }
+        for head in row.chunks_exact_mut(head_dim) {
             if let Some(norm) = steps.norm {
                 norm.apply_in_place(kernels, head);
             }
             if let Some(rope) = steps.rope {
-                rope.rotate(row, head);
+                rope.rotate(at, head);
+            }
+            if let Some(norm) = steps.rotated_norm {
+                norm.apply_in_place(kernels, head);
+            }
+            if let Some(scale) = steps.scale {
+                let by = scale.at(rows[at].pos);
+                head.iter_mut().for_each(|x| *x *= by);
             }
             if let Some(rotation) = steps.rotation {
                 rotation.apply(head);
             }
         }
     });
-    kv.put(cx.pool, rows, cx.step.pages, &cx.scratch.k[..n * kv_cols], &cx.scratch.v[..n * kv_cols]);
+    if wk.is_some() {
+        kv.put(cx.pool, rows, cx.step.pages, &cx.scratch.k[..n * kv_cols], &cx.scratch.v[..n * kv_cols]);
+    }
     Ok(())
 }

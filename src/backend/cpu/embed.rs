@@ -7,15 +7,19 @@ use crate::BackendError;
 use sterna_program::{Embed, Row, Weight};
 
 pub fn run(cx: &mut Cx<'_>, s: &Embed) -> Result<(), BackendError> {
-    let Embed { table, basis, scale: factor, positions, types, x } = *s;
+    let Embed { table, stride, first, basis, scale: factor, positions, types, x } = *s;
     let rows = cx.step.rows;
     let table = cx.weights.get(table);
     let x = &mut cx.bufs[x.0 as usize];
     let dim = x.cols;
     let picks = &*cx.picks;
-    let token = |row: &Row| match row.token {
-        Row::PICKED => picks[row.seq as usize][0].expect("a pick for the row's slot").token,
-        id => id,
+    // Row of the table for a row of the step.
+    let token = |row: &Row| {
+        let token = match row.token {
+            Row::PICKED => picks[row.seq as usize][0].expect("a pick for the row's slot").token,
+            id => id,
+        };
+        stride * token + first
     };
     let basis = basis.map(|basis| &cx.bases[basis.0 as usize]);
     let scale = |x: &mut [f32]| {

@@ -1,6 +1,7 @@
 //! Norm and the first half of the feed-forward network.
 
 use super::cx::{Cx, two};
+use super::norm::norm_or_copy;
 use crate::BackendError;
 use sterna_cpu_kernels::real::exp;
 use sterna_program::FfnIn;
@@ -9,14 +10,24 @@ use sterna_program::FfnIn;
 const CHUNK: usize = 8192;
 
 pub fn run(cx: &mut Cx<'_>, s: &FfnIn) -> Result<(), BackendError> {
-    let FfnIn { x, ref norm, ref gate, ref up, act, ref share, h } = *s;
+    let FfnIn { x, ref norm, ref gate, ref up, act, ref share, times, h } = *s;
     let n = cx.step.rows.len();
     let k = cx.k.real;
-    let norm = cx.weights.norm(norm);
-    let (x, h) = two(cx.bufs, x, h);
+    let norm = norm.as_ref().map(|norm| cx.weights.norm(norm));
+    let (x, h, times) = match times {
+        None => {
+            let (x, h) = two(cx.bufs, x, h);
+            (x, h, None)
+        }
+        Some(times) => {
+            let bufs = [x, h, times].map(|buf| buf.0 as usize);
+            let [x, h, times] = cx.bufs.get_disjoint_mut(bufs).expect("three buffers");
+            (&*x, h, Some(times.rows(n)))
+        }
+    };
     let (x_cols, x) = (x.cols, x.rows(n));
     let h = h.rows_mut(n);
-    let input = |row: usize, out: &mut [f32]| norm.apply(k, &x[row * x_cols..][..x_cols], out);
+    let input = |row: usize, out: &mut [f32]| norm_or_copy(k, norm, &x[row * x_cols..][..x_cols], out);
     if let Some(share) = share {
         cx.layers.run(n, input, false, [(share, &mut cx.scratch.share[..n])])?;
     }
@@ -38,6 +49,9 @@ pub fn run(cx: &mut Cx<'_>, s: &FfnIn) -> Result<(), BackendError> {
             let share = 1.0 / (1.0 + exp(-share));
             h.iter_mut().for_each(|h| *h *= share);
         });
+    }
+    if let Some(times) = times {
+        h.iter_mut().zip(times).for_each(|(h, by)| *h *= by);
     }
     Ok(())
 }

@@ -14,6 +14,14 @@ pub struct RowNorm<'a> {
     pub eps: f32,
 }
 
+/// Writes the normalised `x` to `out`, or `x` itself without a norm.
+pub fn norm_or_copy(k: &RealKernels, norm: Option<RowNorm<'_>>, x: &[f32], out: &mut [f32]) {
+    match norm {
+        Some(norm) => norm.apply(k, x, out),
+        None => out.copy_from_slice(x),
+    }
+}
+
 impl RowNorm<'_> {
     /// Normalises `x` into `out`, both `[dim]`.
     ///

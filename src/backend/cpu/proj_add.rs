@@ -5,7 +5,7 @@ use crate::BackendError;
 use sterna_program::ProjAdd;
 
 pub fn run(cx: &mut Cx<'_>, s: &ProjAdd) -> Result<(), BackendError> {
-    let ProjAdd { y, ref w, ref post, ref residual, x } = *s;
+    let ProjAdd { y, ref w, ref post, ref residual, scale, x } = *s;
     let n = cx.step.rows.len();
     let k = cx.k.real;
     let (y, x) = two(cx.bufs, y, x);
@@ -15,11 +15,17 @@ pub fn run(cx: &mut Cx<'_>, s: &ProjAdd) -> Result<(), BackendError> {
     if let Some(residual) = residual.as_ref().map(|norm| cx.weights.norm(norm)) {
         cx.pool.chunks_mut(x, dim, |_, x| residual.apply_in_place(k, x));
     }
-    let Some(post) = post else { return cx.layers.run(n, input, true, [(w, x)]) };
-    let post = cx.weights.norm(post);
-    let product = &mut cx.scratch.product[..x.len()];
-    cx.layers.run(n, input, false, [(w, &mut *product)])?;
-    let product = &*product;
-    cx.pool.chunks_mut(x, dim, |row, x| post.add(k, &product[row * dim..][..dim], x));
+    match post.as_ref().map(|post| cx.weights.norm(post)) {
+        None => cx.layers.run(n, input, true, [(w, &mut *x)])?,
+        Some(post) => {
+            let product = &mut cx.scratch.product[..x.len()];
+            cx.layers.run(n, input, false, [(w, &mut *product)])?;
+            let product = &*product;
+            cx.pool.chunks_mut(x, dim, |row, x| post.add(k, &product[row * dim..][..dim], x));
+        }
+    }
+    if scale != 1.0 {
+        x.iter_mut().for_each(|x| *x *= scale);
+    }
     Ok(())
 }

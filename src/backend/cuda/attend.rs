@@ -19,7 +19,8 @@ use super::params::{
     ATTEND_MMA_HEADS, ATTEND_MMA_RESIDENT, ATTEND_MMA_SHARED_BYTES_64, ATTEND_MMA_SHARED_BYTES_128,
     ATTEND_MMA_SHARED_BYTES_256, ATTEND_MMA_THREADS_64, ATTEND_MMA_THREADS_128, ATTEND_MMA_THREADS_256,
     ATTEND_MMA_VECTORS, ATTEND_MMA_VECTORS_256, ATTEND_ROW_HEADS, ATTEND_ROW_THREADS_256, ATTEND_THREADS,
-    ATTEND_WIDE_THREADS, AttendCommon, AttendRowsParams, AttendTilesParams, CODES_PIECE, MAX_PARTS,
+    ATTEND_THREADS_512, ATTEND_WIDE_THREADS, AttendCommon, AttendRowsParams, AttendTilesParams, CODES_PIECE,
+    MAX_PARTS,
 };
 use super::tiled::most_tiles;
 use crate::device::tiles::Tiling;
@@ -70,8 +71,11 @@ pub fn mma_kernels() -> impl Iterator<Item = KernelName> {
         .iter()
         .flat_map(|codec| row_sizes(codec.form()).iter().map(move |elems| row_kernel(codec.name(), *elems)));
     let of_tiles = kv::tiled_kernels().flat_map(|kernel| TILES.map(|tiles| tiles.kernel(kernel)));
-    of_rows.chain(of_tiles)
+    of_rows.chain(of_tiles).chain([WIDE_KERNEL])
 }
+
+/// The kernel for heads of 257 to 512 elements.
+const WIDE_KERNEL: KernelName = KernelName::of("attend", "f16").of_kind("of").of_heads(512);
 
 fn row_kernel(codec: &'static str, elems: usize) -> KernelName {
     KernelName::of("attend", codec).of_kind("row").of_heads(elems)
@@ -103,6 +107,10 @@ fn by_rows(kv: &KvDecl) -> ByRows {
         };
     }
     let (kernel, heads) = (kv::kernel("attend", kv), ATTEND_HEADS as usize);
+    if !kv::is_appended(kv) && kv.head_dim > 256 {
+        let threads = ATTEND_THREADS_512;
+        return ByRows { kernel: WIDE_KERNEL, heads, threads, blocks: 1, parts: threads as usize / WARP };
+    }
     if !kv::is_appended(kv) {
         return ByRows { kernel, heads, threads: ATTEND_WIDE_THREADS, blocks: 1, parts: wide / WARP };
     }
@@ -172,7 +180,7 @@ fn most_seen(window: Option<u32>) -> u32 {
 
 fn common(cx: &Cx<'_>, s: &Attend) -> AttendCommon {
     // The cache is in the parameters of each kernel; the gate is a separate launch.
-    let Attend { q, kv: _, scale, window, ahead, sinks, gate: _, out } = *s;
+    let Attend { q, kv: _, scale, soft_cap, window, ahead, sinks, gate: _, out } = *s;
     AttendCommon {
         q: cx.buf(q),
         out: cx.buf(out),
@@ -184,6 +192,8 @@ fn common(cx: &Cx<'_>, s: &Attend) -> AttendCommon {
         group: group(cx.p, s) as u32,
         window: most_seen(window),
         ahead,
+        soft_cap: soft_cap.unwrap_or(0.0),
+        reserved: 0,
     }
 }
 

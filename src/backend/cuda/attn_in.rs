@@ -15,10 +15,11 @@ use super::op::{Op, Ops};
 use super::params::{
     APPEND_BLOCKS_SHARED_BYTES, APPEND_THREADS, AppendBlocksParams, AppendParams, AttnInParams,
 };
+use super::post_norm::RowNorm;
 use super::weight::layer_params;
 use super::{attend, memory};
 use crate::Macs;
-use sterna_program::{AttnIn, Linear, PAGE, Program, RowsOf};
+use sterna_program::{AttnIn, Linear, PAGE, Program, QkNorm, RowsOf};
 
 /// All three products in one kernel, with RoPE and the KV write unless `heads` follows.
 struct Fused<'a> {
@@ -32,9 +33,26 @@ struct Append<'a>(&'a AttnIn);
 
 pub fn lower<'a>(p: &Program, s: &'a AttnIn) -> Ops<'a> {
     // The norm and its input are in `input`; RoPE and the head norms belong to the operations.
-    let AttnIn { x: _, norm: _, wq, wk, wv, q_norm, k_norm, rope: _, kv: _, q, gate } = s;
-    let is_fused = linear::together(p, &linears(s)).is_some();
-    let has_heads = !is_fused || gate.is_some() || q_norm.is_some() || k_norm.is_some();
+    let AttnIn {
+        x: _,
+        norm: _,
+        wq,
+        wk,
+        wv,
+        q_norm,
+        k_norm,
+        qk_norm,
+        v_norm,
+        rope: _,
+        q_scale,
+        kv: _,
+        q,
+        gate,
+    } = s;
+    let of_rows = *qk_norm == QkNorm::Rows;
+    let is_fused = fused(s).is_some_and(|linears| linear::together(p, &linears).is_some());
+    let is_normed = [q_norm, k_norm, v_norm].into_iter().any(Option::is_some);
+    let has_heads = !is_fused || gate.is_some() || is_normed || q_scale.is_some();
     let kv_cols = kv_cols(p, s);
     let queries = gate.map(|_| Place::Kept(2 * kv_cols));
     let (q, keys, values) = (queries.unwrap_or(Place::Buf(*q)), Place::Kept(0), Place::Kept(kv_cols));
@@ -42,13 +60,21 @@ pub fn lower<'a>(p: &Program, s: &'a AttnIn) -> Ops<'a> {
     if is_fused {
         ops.push(Box::new(Fused { s, q, has_heads }));
     } else {
-        let layers = vec![(wq, q), (wk, keys), (wv, values)];
+        let others = [wk.as_ref().map(|wk| (wk, keys)), wv.as_ref().map(|wv| (wv, values))];
+        let layers = [(wq, q)].into_iter().chain(others.into_iter().flatten()).collect();
         ops.push(Box::new(Layers { stage: "attn_in", layers, input: input(s), soft_cap: None }));
+    }
+    if of_rows {
+        let q_cols = p.buf_decl(s.q).cols;
+        for (norm, x, cols) in [(q_norm, q, q_cols), (k_norm, keys, kv_cols)] {
+            let norm = norm.as_ref().map(|norm| RowNorm { norm, x, cols });
+            ops.extend(norm.map(|norm| Box::new(norm) as Box<dyn Op>));
+        }
     }
     if has_heads {
         // One kernel writes keys and values in the layout that `append` reads.
-        let values = Some(values).filter(|_| !is_fused);
-        ops.push(Box::new(Heads { s, queries, keys, values }));
+        let values = Some(if wv.is_some() { values } else { keys }).filter(|_| !is_fused);
+        ops.push(Box::new(Heads { s, queries, keys: wk.as_ref().map(|_| keys), values }));
     }
     ops.push(Box::new(Append(s)));
     ops
@@ -57,27 +83,39 @@ pub fn lower<'a>(p: &Program, s: &'a AttnIn) -> Ops<'a> {
 /// The operations that follow products computed elsewhere: keys and values are at two addresses on the GPU,
 /// queries in their buffer.
 pub fn after_products<'a>(s: &'a AttnIn, keys_and_values: [Address; 2]) -> Ops<'a> {
-    let [keys, values] = keys_and_values.map(Place::At);
-    vec![Box::new(Heads { s, queries: None, keys, values: Some(values) }), Box::new(Append(s))]
+    let [keys, values] = keys_and_values.map(|at| Some(Place::At(at)));
+    vec![Box::new(Heads { s, queries: None, keys, values }), Box::new(Append(s))]
 }
 
-fn linears(s: &AttnIn) -> [&Linear; 3] {
-    [&s.wq, &s.wk, &s.wv]
+/// True if the products of a stage may be computed elsewhere: it has all three, and nothing else needs them.
+pub fn has_separable_products(s: &AttnIn) -> bool {
+    s.gate.is_none() && s.norm.is_some() && fused(s).is_some()
+}
+
+/// The layers that one kernel may compute together: all three, if norms are not of whole rows.
+fn fused(s: &AttnIn) -> Option<[&Linear; 3]> {
+    Some([&s.wq, s.wk.as_ref()?, s.wv.as_ref()?]).filter(|_| s.qk_norm != QkNorm::Rows)
 }
 
 fn input(s: &AttnIn) -> Input<'_> {
-    Input { x: s.x, norm: Some(&s.norm), rows: RowsOf::Step }
+    Input { x: s.x, norm: s.norm.as_ref(), rows: RowsOf::Step }
 }
 
 /// Columns of the keys, and of the values.
-fn kv_cols(p: &Program, s: &AttnIn) -> usize {
+pub fn kv_cols(p: &Program, s: &AttnIn) -> usize {
     let decl = p.kv_decl(s.kv);
     decl.n_kv_heads * decl.head_dim
 }
 
+impl Fused<'_> {
+    fn linears(&self) -> [&Linear; 3] {
+        fused(self.s).expect("layers with a common kernel")
+    }
+}
+
 impl Op for Fused<'_> {
     fn kernels(&self, p: &Program, _: Limits) -> Result<Vec<KernelName>, String> {
-        linear::fused_kernels(p, "attn_in", &linears(self.s), &input(self.s))
+        linear::fused_kernels(p, "attn_in", &self.linears(), &input(self.s))
     }
 
     fn kept(&self, p: &Program) -> usize {
@@ -86,12 +124,12 @@ impl Op for Fused<'_> {
     }
 
     fn add_macs(&self, p: &Program, all: &mut Macs) {
-        linear::add_macs(p, &linears(self.s), all);
+        linear::add_macs(p, &self.linears(), all);
     }
 
     fn launches(&self, cx: &Cx<'_>) -> Vec<Launch> {
         let Self { s, q, has_heads } = *self;
-        let [wq, wk, wv] = linears(s).map(|w| layer_params(cx.weights, w));
+        let [wq, wk, wv] = self.linears().map(|w| layer_params(cx.weights, w));
         let work = Work { rows: (wq.rows + wk.rows + wv.rows) as usize, paired: true };
         let (step, q) = (cx.tables_for(s.kv), cx.address(q));
         let (kv, raw) = cx.memory.kvs[s.kv.0 as usize].for_attn_in(cx.memory.raw);
@@ -120,7 +158,9 @@ impl Op for Append<'_> {
         if attend::appends(cx, s.kv) {
             return Vec::new();
         }
-        let (step, raw, q) = (cx.tables_for(s.kv), cx.memory.raw, cx.buf(s.q));
+        // Without keys of its own, the stage has only queries to rotate.
+        let raw = if s.wk.is_some() { cx.memory.raw } else { 0 };
+        let (step, q) = (cx.tables_for(s.kv), cx.buf(s.q));
         let group = (cx.p.buf_decl(s.q).cols / kv_cols(cx.p, s)) as u32;
         let (params, shared) = match cx.memory.kvs[s.kv.0 as usize] {
             KvLayout::Elements(_) => return Vec::new(),

@@ -30,7 +30,7 @@ pub struct Combine {
 
 impl Combine {
     /// Multiplies rows of `cols` elements by the sigmoid of a gate: element by element (`ACT_GATE`), or a
-    /// whole row by its only gate (`ACT_SHARE`).
+    /// whole row by its only gate (`ACT_SHARE`); or by the gate itself (`ACT_TIMES`).
     pub fn by_gate(gate: Place, out: Place, cols: usize, act: u32) -> Self {
         Self { gate: Some(gate), y: out, out, cols, act, add: false, each: 1 }
     }

@@ -40,7 +40,7 @@ fn kernel(format: &WeightFormat) -> KernelName {
 
 fn launch(cx: &Cx<'_>, s: &Embed) -> Launch {
     // The basis is handled by the next launch.
-    let Embed { table, basis: _, scale, positions, types, x } = *s;
+    let Embed { table, stride, first, basis: _, scale, positions, types, x } = *s;
     let table = &cx.weights[table.0 as usize];
     let added = |w: Option<Weight>| w.map_or(NO_LINEAR, |w| cx.weights[w.0 as usize].params(1.0, None));
     let params = EmbedParams {
@@ -53,6 +53,8 @@ fn launch(cx: &Cx<'_>, s: &Embed) -> Launch {
         x: cx.buf(x),
         cols: table.cols as u32,
         scale,
+        stride,
+        first,
     };
     let format = WeightFormat::of(table.ty).expect("it was uploaded");
     Launch {

@@ -11,7 +11,7 @@ use super::linear::geometry::Work;
 use super::linear::layers::Layers;
 use super::linear::{self, Input};
 use super::op::{Op, Ops};
-use super::params::{ACT_SHARE, FfnInParams};
+use super::params::{ACT_SHARE, ACT_TIMES, FfnInParams};
 use super::weight::{NO_LINEAR, layer_params};
 use crate::Macs;
 use sterna_program::{Act, FfnIn, Linear, Program, RowsOf};
@@ -21,7 +21,7 @@ struct Fused<'a>(&'a FfnIn);
 
 pub fn lower<'a>(p: &Program, s: &'a FfnIn) -> Ops<'a> {
     // The norm and its input are in `input`.
-    let FfnIn { x: _, norm: _, ref gate, ref up, act, ref share, h } = *s;
+    let FfnIn { x: _, norm: _, ref gate, ref up, act, ref share, times, h } = *s;
     let (h, cols) = (Place::Buf(h), p.buf_decl(h).cols);
     let products = |layers| Layers { stage: "logits", layers, input: input(s), soft_cap: None };
     let mut ops: Ops<'a> = Vec::new();
@@ -37,6 +37,8 @@ pub fn lower<'a>(p: &Program, s: &'a FfnIn) -> Ops<'a> {
         ops.push(Box::new(products(vec![(share, Place::Kept(0))])));
         ops.push(Box::new(Combine::by_gate(Place::Kept(0), h, cols, ACT_SHARE)));
     }
+    let times = times.map(|times| Combine::by_gate(Place::Buf(times), h, cols, ACT_TIMES));
+    ops.extend(times.map(|times| Box::new(times) as Box<dyn Op>));
     ops
 }
 
@@ -45,7 +47,7 @@ fn linears(s: &FfnIn) -> Vec<&Linear> {
 }
 
 fn input(s: &FfnIn) -> Input<'_> {
-    Input { x: s.x, norm: Some(&s.norm), rows: RowsOf::Step }
+    Input { x: s.x, norm: s.norm.as_ref(), rows: RowsOf::Step }
 }
 
 impl Op for Fused<'_> {

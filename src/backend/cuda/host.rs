@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use ggml_types::HostTensor;
 
 use super::alloc::Allocator;
+use super::attn_in;
 use super::driver::{Address, Driver};
 use super::lower::macs;
 use super::stream::{Layout, Stream};
@@ -77,15 +78,20 @@ impl Stages {
                 of.push(Some((first, None)));
                 continue;
             };
+            // `Layout::is_computable` ensures that the stage has them.
+            let (Some(norm), Some(wk), Some(wv)) = (&s.norm, &s.wk, &s.wv) else {
+                of.push(None);
+                continue;
+            };
             // A norm and a product per row: the same as `Logits` if all rows request logits.
-            let layers = [("q", &s.wq), ("k", &s.wk), ("v", &s.wv)];
+            let layers = [("q", &s.wq), ("k", wk), ("v", wv)];
             let to = layers.map(|(name, linear)| {
                 let cols = p.weight_decl(linear.w).rows;
                 let is_it = |b: &&Buf| whole.buf_decl(**b).name == name && whole.buf_decl(**b).cols == cols;
                 let known = products.iter().find(is_it).copied();
                 let logits = known.unwrap_or_else(|| whole.buf(name, RowsOf::Outputs, cols));
                 products.extend(known.is_none().then_some(logits));
-                let (norm, w) = (s.norm.clone(), linear.clone());
+                let (norm, w) = (norm.clone(), linear.clone());
                 whole.push(format!("{label}.{name}"), Logits { x: s.x, norm, w, soft_cap: None, logits });
                 logits
             });
@@ -131,9 +137,7 @@ impl Stages {
     ) -> Result<Address, BackendError> {
         let streamed = layout.streamed(p);
         let kv_cols = |(_, stage): &(String, Stage)| match stage {
-            Stage::AttnIn(s) if [&s.wq, &s.wk, &s.wv].iter().any(|w| streamed[w.w.0 as usize]) => {
-                p.weight_decl(s.wk.w).rows
-            }
+            Stage::AttnIn(s) if stage.linears().1.any(|w| streamed[w.w.0 as usize]) => attn_in::kv_cols(p, s),
             _ => 0,
         };
         let floats = 2 * rows * p.stages.iter().map(kv_cols).max().unwrap_or(0);

@@ -13,15 +13,12 @@ pub fn all() -> impl Iterator<Item = KernelName> {
         .chain(delta::all_kernels())
         .chain(conv::KERNELS)
         .chain(mamba::KERNELS);
-    let of_rows = [
-        heads::KERNEL,
-        combine::KERNEL,
-        experts::ROUTE,
-        experts::MIX,
-        weight::QUANT_BLOCKS,
-        hadamard::KERNEL,
-    ];
-    let single = of_rows.into_iter().chain(post_norm::KERNELS).chain([sample::KERNEL, profile::KERNEL]);
+    let of_rows = [combine::KERNEL, experts::ROUTE, experts::MIX, weight::QUANT_BLOCKS, hadamard::KERNEL];
+    let single = of_rows
+        .into_iter()
+        .chain(heads::KERNELS)
+        .chain(post_norm::KERNELS)
+        .chain([sample::KERNEL, profile::KERNEL]);
     with_kernels.flat_map(of_type).chain(of_codec).chain(single)
 }
 

@@ -36,6 +36,9 @@ const BLOCKS_NAME: &str = "blocks";
 
 const MAX_HEAD_DIM: usize = 256;
 
+/// The same for caches of f16.
+const MAX_HALVES: usize = 512;
+
 /// A cache as kernels see it.
 #[derive(Clone, Copy)]
 pub enum KvLayout {
@@ -130,7 +133,10 @@ pub fn check(decl: &KvDecl) -> Result<(), String> {
         {
             Err(format!("attend over {k} and {v} with heads of {head_dim}"))
         }
-        _ if head_dim > MAX_HEAD_DIM => Err(format!("attend with heads of {head_dim}")),
+        Some(VectorForm::Elements(2)) if head_dim <= MAX_HALVES => Ok(()),
+        _ if head_dim > MAX_HEAD_DIM => Err(format!(
+            "attend with heads of {head_dim} over a cache of {k} (f16 has kernels for heads of up to 512)"
+        )),
         _ => Ok(()),
     }
 }

@@ -1,5 +1,5 @@
-//! A projection added to the residual stream. If the product or the residual is normalised first, the layer
-//! only writes the product, and a second launch, one block per row, normalises and adds.
+//! A projection added to the residual stream. If the product or the residual is normalised first, or the sum
+//! has a factor, the layer only writes the product, and a second launch, one block per row, does the rest.
 
 use super::combine::Combine;
 use super::cx::{Cx, Place};
@@ -19,8 +19,8 @@ use sterna_program::{Program, ProjAdd, RowsOf};
 struct Fused<'a>(&'a ProjAdd);
 
 pub fn lower<'a>(p: &Program, s: &'a ProjAdd) -> Ops<'a> {
-    let ProjAdd { y: _, ref w, ref post, ref residual, x } = *s;
-    let is_normed = post.is_some() || residual.is_some();
+    let ProjAdd { y: _, ref w, ref post, ref residual, scale, x } = *s;
+    let is_normed = post.is_some() || residual.is_some() || scale != 1.0;
     if !is_normed && linear::together(p, &[w]).is_some() {
         return vec![Box::new(Fused(s))];
     }
@@ -29,7 +29,7 @@ pub fn lower<'a>(p: &Program, s: &'a ProjAdd) -> Ops<'a> {
     let products = Layers { stage, layers: vec![(w, product)], input: input(s), soft_cap: None };
     if is_normed {
         let norms = [post.as_ref(), residual.as_ref()];
-        return vec![Box::new(products), Box::new(PostNorm { norms, product, x, cols })];
+        return vec![Box::new(products), Box::new(PostNorm { norms, product, x, cols, scale })];
     }
     let out = Place::Buf(x);
     let combine = Combine { gate: None, y: product, out, cols, act: ACT_NONE, add: true, each: 1 };

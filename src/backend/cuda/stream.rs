@@ -12,6 +12,7 @@ use ggml_types::HostTensor;
 use regex::Regex;
 
 use super::alloc::{Allocator, Counter};
+use super::attn_in;
 use super::driver::{Address, Driver, Ring};
 use super::weight::{self, DeviceWeight, WeightFormat, device_bytes, packed};
 use crate::rates::Matrices;
@@ -253,13 +254,14 @@ impl Layout {
         if are_experts { shares.reduce(f64::max) } else { None }
     }
 
-    /// True if the CPU can compute with everything that is streamed. It cannot separate queries from their
-    /// gates, which are one product. In a step with the CPU nothing is copied, so the GPU cannot take over.
+    /// True if the CPU can compute with everything that is streamed. It returns the bare products of queries,
+    /// keys and values: a stage without one of these, or with more work before the heads are separated, is
+    /// not computable. In a step with the CPU nothing is copied, so the GPU cannot take over.
     pub fn is_computable(&self, p: &Program) -> bool {
         let streamed = self.streamed(p);
         let is_streamed = |linear: &Linear| streamed[linear.w.0 as usize];
         !p.stages.iter().any(|(_, stage)| match stage {
-            Stage::AttnIn(s) => s.gate.is_some() && [&s.wq, &s.wk, &s.wv].into_iter().any(is_streamed),
+            Stage::AttnIn(s) => !attn_in::has_separable_products(s) && stage.linears().1.any(is_streamed),
             _ => false,
         })
     }

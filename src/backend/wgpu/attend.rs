@@ -73,7 +73,7 @@ pub fn projected_bytes(p: &Program, s: &Attend) -> u64 {
 }
 
 pub fn dispatches<'a>(cx: &Cx<'a>, s: &Attend) -> Vec<Dispatch<'a>> {
-    let Attend { q, kv, scale, window, ahead, sinks, gate, out } = *s;
+    let Attend { q, kv, scale, soft_cap, window, ahead, sinks, gate, out } = *s;
     let (decl, memory) = (cx.p.kv_decl(kv), cx.memory);
     let (q, out, out_cols) =
         (&memory.bufs[q.0 as usize], &memory.bufs[out.0 as usize], cx.p.buf_decl(out).cols);
@@ -89,7 +89,8 @@ pub fn dispatches<'a>(cx: &Cx<'a>, s: &Attend) -> Vec<Dispatch<'a>> {
     let mut params = of_cache.clone();
     let window = window.unwrap_or(u32::MAX);
     let sinks = sinks.map_or(ABSENT, |sinks| cx.constant(sinks));
-    params.extend([group as u32, tiles as u32, scale.to_bits(), 0, window, sinks]);
+    let cap = soft_cap.unwrap_or(0.0).to_bits();
+    params.extend([group as u32, tiles as u32, scale.to_bits(), 0, window, sinks, cap]);
     let sees_ahead = (ahead > 0).then_some(ahead);
     params.extend(sees_ahead);
     let ahead = ahead > 0;
@@ -103,7 +104,15 @@ pub fn dispatches<'a>(cx: &Cx<'a>, s: &Attend) -> Vec<Dispatch<'a>> {
     let head_tiles = group.div_ceil(tile_heads);
     let quads = (decl.head_dim as u32).div_ceil(4 * LANES).next_power_of_two();
     let mut of_tiles = of_cache;
-    of_tiles.extend([group as u32, head_tiles as u32, scale.to_bits(), tile_heads as u32, window, sinks]);
+    of_tiles.extend([
+        group as u32,
+        head_tiles as u32,
+        scale.to_bits(),
+        tile_heads as u32,
+        window,
+        sinks,
+        cap,
+    ]);
     of_tiles.extend(sees_ahead);
     let tiled = tiling(cx.p).map(|_| Dispatch {
         kernels: vec![(usize::MAX, Kernel::AttendTile { k: k.codec, v: v.codec, quads, ahead })],
@@ -128,7 +137,8 @@ pub fn dispatches<'a>(cx: &Cx<'a>, s: &Attend) -> Vec<Dispatch<'a>> {
             grid: Grid::Splits { x: blocks, least: 2, rows: RowsOf::Step },
         },
     ];
-    let gate = gate.map(|gate| gate::dispatch(cx, &memory.bufs[gate.0 as usize], out, out_cols, false));
+    let gate =
+        gate.map(|gate| gate::dispatch(cx, &memory.bufs[gate.0 as usize], out, out_cols, gate::By::Sigmoid));
     projected.map(|_| project).into_iter().chain(by_row).chain(tiled).chain(gate).collect()
 }
 

@@ -5,11 +5,12 @@ use ggml_types::KvSide;
 
 use super::linear::{self, Input, Layer};
 use super::shader::Kernel;
-use super::{Cx, Device, Dispatch, Grid, gate, kv};
-use sterna_program::{AttnIn, Program, RopeStyle, RowsOf};
+use super::{Cx, Device, Dispatch, Grid, gate, kv, proj_add};
+use sterna_program::{AttnIn, Linear, Norm, Program, QkNorm, RopeStyle, RowsOf};
 
 pub fn missing(cx: &Device<'_>, p: &Program, s: &AttnIn) -> Vec<String> {
-    let mut missing = linear::missing(cx, p, "attn_in", &[&s.wq, &s.wk, &s.wv]);
+    let linears: Vec<&Linear> = [&s.wq].into_iter().chain(&s.wk).chain(&s.wv).collect();
+    let mut missing = linear::missing(cx, p, "attn_in", &linears);
     missing.extend(kv::unsupported(p.kv_decl(s.kv)));
     missing
 }
@@ -32,7 +33,22 @@ fn v_at(p: &Program, s: &AttnIn) -> usize {
 }
 
 pub fn dispatches<'a>(cx: &Cx<'a>, s: &'a AttnIn) -> Vec<Dispatch<'a>> {
-    let AttnIn { x, ref norm, ref wq, ref wk, ref wv, ref q_norm, ref k_norm, rope, kv, q: q_buf, gate } = *s;
+    let AttnIn {
+        x,
+        ref norm,
+        ref wq,
+        ref wk,
+        ref wv,
+        ref q_norm,
+        ref k_norm,
+        qk_norm,
+        ref v_norm,
+        rope,
+        q_scale,
+        kv,
+        q: q_buf,
+        gate,
+    } = *s;
     let (decl, memory) = (cx.p.kv_decl(kv), cx.memory);
     let (q, kv_cols, v_at) = (&memory.bufs[q_buf.0 as usize], decl.n_kv_heads * decl.head_dim, v_at(cx.p, s));
     let q_cols = cx.p.buf_decl(q_buf).cols;
@@ -41,9 +57,11 @@ pub fn dispatches<'a>(cx: &Cx<'a>, s: &'a AttnIn) -> Vec<Dispatch<'a>> {
         Some(_) => layer(wq, &memory.fresh, 2 * q_cols, gated_at(cx.p, s)),
         None => layer(wq, q, q_cols, 0),
     };
-    let layers =
-        vec![of_queries, layer(wk, &memory.fresh, kv_cols, 0), layer(wv, &memory.fresh, kv_cols, v_at)];
-    let input = Input { x, norm: Some(norm), rows: RowsOf::Step };
+    let keys_and_values = [(wk, 0), (wv, v_at)].into_iter();
+    let keys_and_values =
+        keys_and_values.filter_map(|(linear, at)| Some(layer(linear.as_ref()?, &memory.fresh, kv_cols, at)));
+    let layers = [of_queries].into_iter().chain(keys_and_values).collect();
+    let input = Input { x, norm: norm.as_ref(), rows: RowsOf::Step };
     // Products that are stored unchanged use the kernel of the logits.
     let mut all = linear::dispatches(cx, "logits", input, layers);
     all.extend(gate.map(|gate| gate::split(cx, gated_at(cx.p, s), q_buf, gate, decl.head_dim)));
@@ -51,13 +69,26 @@ pub fn dispatches<'a>(cx: &Cx<'a>, s: &'a AttnIn) -> Vec<Dispatch<'a>> {
     let rope = rope.map(|rope| (&cx.p.ropes[rope.0 as usize], &memory.ropes[rope.0 as usize]));
     let n_heads = q_cols / decl.head_dim;
     let [keys, values] = &memory.kvs[kv.0 as usize];
-    let norms: Vec<u32> =
-        [q_norm, k_norm].into_iter().flat_map(|norm| linear::norm(cx, norm.as_ref())).collect();
+    let of_rows = qk_norm == QkNorm::Rows;
+    if of_rows {
+        for (norm, x, cols) in [(q_norm, q, q_cols), (k_norm, &memory.fresh, kv_cols)] {
+            all.extend(norm.as_ref().map(|norm| proj_add::norm_rows(cx, norm, x, cols)));
+        }
+    }
+    let of_heads = |norm: &'a Option<Norm>| norm.as_ref().filter(|_| !of_rows);
+    let norms = [of_heads(q_norm), of_heads(k_norm), v_norm.as_ref()];
+    let norms: Vec<u32> = norms.into_iter().flat_map(|norm| linear::norm(cx, norm)).collect();
+    // Values without a product of their own are the products of the keys.
+    let v_at = if wv.is_some() { v_at } else { 0 };
     for sides in kv::sides_alike(decl) {
         let side_params = kv::side_params(decl, sides[0], &cx.p.limits);
+        if wk.is_none() && sides[0] != KvSide::Keys {
+            continue;
+        }
         // Queries are handled together with the keys.
         let first = if sides[0] == KvSide::Keys { 0 } else { n_heads + decl.n_kv_heads };
-        let heads = sides.len() * decl.n_kv_heads + if first == 0 { n_heads } else { 0 };
+        let of_cache = if wk.is_some() { sides.len() * decl.n_kv_heads } else { 0 };
+        let heads = of_cache + if first == 0 { n_heads } else { 0 };
         let mut params = [&norms[..], &kv::params(decl, &cx.p.limits), &side_params].concat();
         params.extend([
             n_heads as u32,
@@ -65,6 +96,9 @@ pub fn dispatches<'a>(cx: &Cx<'a>, s: &'a AttnIn) -> Vec<Dispatch<'a>> {
             rope.map_or(0, |(rope, _)| rope.inv_freq.len() as u32),
             u32::from(rope.is_some_and(|(rope, _)| rope.style == RopeStyle::Adjacent)),
             first as u32,
+            q_scale.map_or(0.0, |scale| scale.factor).to_bits(),
+            q_scale.map_or(0, |scale| scale.period),
+            u32::from(qk_norm == QkNorm::Rotated),
         ]);
         all.push(Dispatch {
             kernels: vec![(usize::MAX, Kernel::AttnIn(kv::codec(decl, sides[0]).codec))],
@@ -84,7 +118,7 @@ pub fn dispatches<'a>(cx: &Cx<'a>, s: &'a AttnIn) -> Vec<Dispatch<'a>> {
     }
     for sides in kv::sides_alike(decl) {
         let codec = kv::codec(decl, sides[0]);
-        if codec.form.is_windowed() {
+        if wk.is_some() && codec.form.is_windowed() {
             let mut params = kv::params(decl, &cx.p.limits);
             params.extend(kv::side_params(decl, sides[0], &cx.p.limits));
             params.extend([sides.len() as u32, u32::from(sides[0] == KvSide::Values)]);

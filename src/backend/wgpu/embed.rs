@@ -33,7 +33,7 @@ fn stride(cols: usize) -> usize {
 }
 
 pub fn dispatches<'a>(cx: &Cx<'a>, s: &Embed) -> Vec<Dispatch<'a>> {
-    let Embed { table, basis, scale, positions, types, x } = *s;
+    let Embed { table, stride: per_token, first, basis, scale, positions, types, x } = *s;
     let table = &cx.weights[table.0 as usize];
     let x_buf = &cx.memory.bufs[x.0 as usize];
     let kernel = Kernel::Embed(WeightFormat::of(table.ty).expect("it was uploaded").kernels.name());
@@ -45,7 +45,7 @@ pub fn dispatches<'a>(cx: &Cx<'a>, s: &Embed) -> Vec<Dispatch<'a>> {
         params: table
             .params(part)
             .into_iter()
-            .chain([table.cols as u32, positions_stride as u32, scale.to_bits()])
+            .chain([table.cols as u32, positions_stride as u32, scale.to_bits(), per_token, first])
             .collect(),
         buffers: vec![
             &cx.memory.step.buffer,

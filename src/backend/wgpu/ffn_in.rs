@@ -27,8 +27,8 @@ pub fn fresh_bytes(p: &Program, s: &FfnIn) -> u64 {
 }
 
 pub fn dispatches<'a>(cx: &Cx<'a>, s: &'a FfnIn) -> Vec<Dispatch<'a>> {
-    let FfnIn { x, ref norm, ref gate, ref up, act, ref share, h } = *s;
-    let input = Input { x, norm: Some(norm), rows: RowsOf::Step };
+    let FfnIn { x, ref norm, ref gate, ref up, act, ref share, times: factors, h } = *s;
+    let input = Input { x, norm: norm.as_ref(), rows: RowsOf::Step };
     let (out, out_cols) = (&cx.memory.bufs[h.0 as usize], cx.p.buf_decl(h).cols);
     let layer = |linear, what| Layer { linear, out, out_cols, out_at: 0, what };
     let layers = match gate {
@@ -40,7 +40,9 @@ pub fn dispatches<'a>(cx: &Cx<'a>, s: &'a FfnIn) -> Vec<Dispatch<'a>> {
         let fresh = &cx.memory.fresh;
         let share = Layer { linear, out: fresh, out_cols: 1, out_at: 0, what: 0 };
         all.extend(linear::dispatches(cx, "logits", input, vec![share]));
-        all.push(gate::dispatch(cx, fresh, out, out_cols, true));
+        all.push(gate::dispatch(cx, fresh, out, out_cols, gate::By::Share));
     }
+    let factors = factors.map(|factors| &cx.memory.bufs[factors.0 as usize]);
+    all.extend(factors.map(|factors| gate::dispatch(cx, factors, out, out_cols, gate::By::Itself)));
     all
 }

@@ -1,14 +1,15 @@
-//! Gates: the gate part of attention's query projection, and multiplication by the sigmoid of a gate.
+//! Gates: the gate part of attention's query projection, and multiplication by a gate or its sigmoid.
 
 use wgpu::Buffer;
 
+pub use super::shader::By;
 use super::shader::Kernel;
 use super::{Cx, Dispatch, Grid};
 use sterna_program::{Buf, RowsOf};
 
-/// Multiplies rows of `x`, `cols` elements each, by the sigmoid of a gate, per element or per row (`share`).
-pub fn dispatch<'a>(cx: &Cx<'a>, gate: &'a Buffer, x: &'a Buffer, cols: usize, share: bool) -> Dispatch<'a> {
-    over(cx, Kernel::Gate { share }, vec![cols as u32], vec![gate, x], cols)
+/// Multiplies rows of `x`, `cols` elements each, by a gate.
+pub fn dispatch<'a>(cx: &Cx<'a>, gate: &'a Buffer, x: &'a Buffer, cols: usize, by: By) -> Dispatch<'a> {
+    over(cx, Kernel::Gate { by }, vec![cols as u32], vec![gate, x], cols)
 }
 
 /// Separates queries and gates, which are interleaved by head in `fresh` from element `from_at` on.

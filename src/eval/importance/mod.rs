@@ -177,10 +177,12 @@ fn inputs(model: &Model) -> Result<Vec<Inputs>, Error> {
     let mut found = Vec::new();
     for (stage, (_, what)) in program.stages.iter().enumerate() {
         let (buf, norm, linears): (_, _, Vec<&Linear>) = match what {
-            Stage::AttnIn(s) => (s.x, Some(&s.norm), vec![&s.wq, &s.wk, &s.wv]),
+            Stage::AttnIn(s) => {
+                (s.x, s.norm.as_ref(), [&s.wq].into_iter().chain(&s.wk).chain(&s.wv).collect())
+            }
             Stage::ProjAdd(s) => (s.y, None, vec![&s.w]),
             Stage::ProjIn(s) => (s.x, Some(&s.norm), s.products.iter().map(|(linear, _)| linear).collect()),
-            Stage::FfnIn(s) => (s.x, Some(&s.norm), s.gate.iter().chain([&s.up]).chain(&s.share).collect()),
+            Stage::FfnIn(s) => (s.x, s.norm.as_ref(), s.gate.iter().chain([&s.up]).chain(&s.share).collect()),
             // The experts themselves: see `experts.rs`.
             Stage::Experts(s) => (s.x, Some(&s.norm), vec![&s.router]),
             Stage::LatentIn(s) => {

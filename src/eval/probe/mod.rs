@@ -15,7 +15,7 @@ use sterna_engine::Error;
 use sterna_engine::{self as engine, EngineOptions};
 use sterna_gguf::Gguf;
 use sterna_model::Model;
-use sterna_program::{AttnIn, Buf, Limits, PageTable, Program, Row, RowsOf, Stage, Step};
+use sterna_program::{AttnIn, Buf, Limits, PageTable, Program, QkNorm, Row, RowsOf, Stage, Step};
 
 /// A model on the CPU backend whose queries, keys and values can be read.
 pub struct Probe {
@@ -128,14 +128,20 @@ fn read_out(program: &mut Program) -> Vec<Layer> {
         .collect();
     let mut layers = Vec::new();
     for (label, stage) in stages {
-        if let Stage::AttnIn(s) = &stage {
+        // A layer that reads another one's cache has no keys and values to measure.
+        if let Stage::AttnIn(AttnIn { wk: Some(wk), wv, .. }) = &stage
+            && let Stage::AttnIn(s) = &stage
+        {
             let (n_kv_heads, head_dim) = {
                 let kv = program.kv_decl(s.kv);
                 (kv.n_kv_heads, kv.head_dim)
             };
             let [k, v] = ["k", "v"].map(|name| buf(program, name, n_kv_heads * head_dim));
-            let keys = AttnIn { wq: s.wk.clone(), q_norm: s.k_norm.clone(), q: k, gate: None, ..s.clone() };
-            let values = AttnIn { wq: s.wv.clone(), q_norm: None, rope: None, q: v, gate: None, ..s.clone() };
+            let bare = AttnIn { gate: None, q_scale: None, ..s.clone() };
+            let keys = AttnIn { wq: wk.clone(), q_norm: s.k_norm.clone(), q: k, ..bare.clone() };
+            let wq = wv.as_ref().unwrap_or(wk).clone();
+            let (q_norm, k_norm) = (s.v_norm.clone(), None);
+            let values = AttnIn { wq, q_norm, k_norm, qk_norm: QkNorm::Heads, rope: None, q: v, ..bare };
             program.push(format!("{label}.keys"), keys);
             program.push(format!("{label}.values"), values);
             let attends = scales.iter().find(|(q, kv, _)| (*q, *kv) == (s.q, s.kv));

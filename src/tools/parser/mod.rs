@@ -6,7 +6,7 @@
 mod channels;
 mod response;
 
-use super::bracketed::{Bracketed, FUNCTION_GEMMA, PYTHON, TOOL_CODE, is_list};
+use super::bracketed::{Bracketed, PYTHON, TOOL_CODE, is_list};
 use super::format::LFM2_MARKS;
 use super::head::{BEGINNERS, Head, MARKS, head};
 use super::json::Object;
@@ -110,8 +110,6 @@ const PYTHON_TAG: &str = "<|python_tag|>";
 const CALLS: &str = "[TOOL_CALLS]";
 const FENCE: &str = "```";
 const TOOL_FENCE: &str = "```tool_code";
-const OPEN_FUNCTION: &str = "<start_function_call>";
-const CLOSE_FUNCTION: &str = "<end_function_call>";
 
 impl Parser {
     /// Creates a parser at the start of a message.
@@ -338,6 +336,7 @@ impl Parser {
     fn text(&mut self, out: &mut Vec<Delta>) -> bool {
         let tags = self.options.format.and_then(Format::tags);
         let section = self.options.format.and_then(Format::section);
+        let marked = self.options.format.and_then(Format::marked);
         let of_tags = tags.map(|tags| [tags.outer[0], tags.call]);
         let of_section = section.map(|section| [section.all[0], section.one[0]]);
         let marks: &[&str] = match self.options.format {
@@ -349,7 +348,9 @@ impl Parser {
             Some(Format::DeepSeek | Format::DeepSeek31 | Format::KimiK2) => {
                 of_section.as_ref().map_or(&[], |marks| marks)
             }
-            Some(Format::FunctionGemma) => &[OPEN_FUNCTION],
+            Some(Format::FunctionGemma | Format::Gemma4) => {
+                marked.as_ref().map_or(&[], |marked| &marked.marks[..1])
+            }
             Some(Format::Lfm2) => &LFM2_MARKS[..1],
             Some(Format::ToolCode) => &[TOOL_FENCE],
             Some(Format::Harmony) => MARKS,
@@ -398,11 +399,12 @@ impl Parser {
         self.begun_with += &blanks;
         let tags = self.options.format.and_then(Format::tags);
         let section = self.options.format.and_then(Format::section);
+        let marked = self.options.format.and_then(Format::marked);
         let wanted = match (self.options.format, tags, section) {
+            _ if marked.is_some() => marked.as_ref().map_or("", |marked| marked.notation.call),
             (_, Some(tags), _) => tags.call,
             (_, _, Some(section)) => section.one[0],
             (Some(Format::Mistral | Format::MistralArgs | Format::Lfm2), ..) => "[",
-            (Some(Format::FunctionGemma), ..) => FUNCTION_GEMMA.call,
             (Some(Format::ToolCode), ..) => "",
             _ => "{",
         };
@@ -428,16 +430,18 @@ impl Parser {
                     self.begun_with += &mark;
                     self.stage = Stage::Head;
                 }
-                Some(Format::FunctionGemma) => {
-                    self.stage = Stage::Body(Box::new(Bracketed::new(&FUNCTION_GEMMA)));
-                }
                 Some(Format::Lfm2) => {
                     let bracket = self.pass(1);
                     self.begun_with += &bracket;
                     self.stage = Stage::Body(Box::new(Bracketed::new(&PYTHON)));
                 }
                 Some(Format::ToolCode) => self.stage = Stage::Item,
-                _ => self.stage = Stage::Call(Box::default(), false),
+                _ => {
+                    self.stage = match marked {
+                        Some(marked) => Stage::Body(Box::new(Bracketed::new(marked.notation))),
+                        None => Stage::Call(Box::default(), false),
+                    };
+                }
             }
             return true;
         }
@@ -621,12 +625,13 @@ impl Parser {
         let tags = self.options.format.and_then(Format::tags);
         let section = self.options.format.and_then(Format::section);
         let of_section = section.map(|section| [section.one[1], section.all[1], FENCE]);
+        let marked = self.options.format.and_then(Format::marked);
         let marks: &[&str] = match (self.options.format, tags, &of_section) {
             (Some(Format::KimiK2), _, Some(marks)) => &marks[..2],
             (_, _, Some(marks)) => marks,
             (_, Some(tags), _) => &tags.outer[1..],
             (Some(Format::Hermes), ..) => &[CLOSE_CALL],
-            (Some(Format::FunctionGemma), ..) => &[CLOSE_FUNCTION],
+            _ if marked.is_some() => marked.as_ref().map_or(&[], |marked| &marked.marks[1..]),
             (Some(Format::Lfm2), ..) => &LFM2_MARKS[1..],
             _ => &[],
         };

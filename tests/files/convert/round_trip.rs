@@ -41,6 +41,11 @@ fn assert_has_all(folder: &Folder, gguf: &Gguf) -> Gguf {
     assert_eq!(ours.tensors().len(), gguf.tensors().len());
     for want in gguf.tensors() {
         let got = ours.find(&want.name).unwrap_or_else(|| panic!("{} is missing", want.name));
+        if want.name == "per_layer_model_proj.weight" {
+            // f32 in every file here, as `quantize` keeps it; llama.cpp writes f16.
+            assert!(values(&ours, &want.name) == values(gguf, &want.name));
+            continue;
+        }
         assert_eq!((&got.dims, got.type_id), (&want.dims, want.type_id), "{}", want.name);
         assert!(ours.raw_bytes(got).unwrap() == gguf.raw_bytes(want).unwrap(), "{}: other values", want.name);
     }
@@ -264,7 +269,7 @@ fn renamed(gguf: &Gguf, names: &[(&str, &str)]) -> BTreeMap<String, Raw> {
     let globals =
         [("model.embed_tokens", "token_embd"), ("model.norm", "output_norm"), ("lm_head", "output")];
     let globals = globals.map(|(to, from)| (format!("{to}.weight"), format!("{from}.weight")));
-    let n_layers = gguf.tensors().iter().filter(|info| info.name.ends_with(".attn_norm.weight")).count();
+    let n_layers = gguf.tensors().iter().filter(|info| info.name.ends_with(".ffn_down.weight")).count();
     let layers = (0..n_layers).flat_map(|layer| {
         let name = move |(to, from): &(&str, &str)| {
             (format!("model.layers.{layer}.{to}"), format!("blk.{layer}.{from}"))
@@ -272,7 +277,237 @@ fn renamed(gguf: &Gguf, names: &[(&str, &str)]) -> BTreeMap<String, Raw> {
         names.iter().map(name)
     });
     let all = globals.into_iter().chain(layers);
-    all.map(|(to, from)| (to, raw(gguf, &from))).collect()
+    // A tied model has no head.
+    let there = all.filter(|(_, from)| from != "output.weight" || gguf.find(from).is_some());
+    there.map(|(to, from)| (to, raw(gguf, &from))).collect()
+}
+
+/// Names of a Llama's linear layers.
+const LINEAR: [(&str, &str); 7] = [
+    ("self_attn.q_proj.weight", "attn_q.weight"),
+    ("self_attn.k_proj.weight", "attn_k.weight"),
+    ("self_attn.v_proj.weight", "attn_v.weight"),
+    ("self_attn.o_proj.weight", "attn_output.weight"),
+    ("mlp.gate_proj.weight", "ffn_gate.weight"),
+    ("mlp.up_proj.weight", "ffn_up.weight"),
+    ("mlp.down_proj.weight", "ffn_down.weight"),
+];
+
+#[test]
+fn gemma2_round_trips() {
+    let (Some(path), Some(tokenizer)) = (golden("gemma2/tiny-f16.gguf"), tokenizer()) else { return };
+    let gguf = Gguf::open(&path).unwrap();
+    let norms = [
+        ("input_layernorm.weight", "attn_norm.weight"),
+        ("post_attention_layernorm.weight", "post_attention_norm.weight"),
+        ("pre_feedforward_layernorm.weight", "ffn_norm.weight"),
+        ("post_feedforward_layernorm.weight", "post_ffw_norm.weight"),
+    ];
+    let mut tensors = renamed(&gguf, &[&LINEAR[..], &norms[..]].concat());
+    for (name, raw) in &mut tensors {
+        if name.ends_with("norm.weight") {
+            let of_file = raw.bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes));
+            let values: Vec<f32> = of_file.map(|value| value - 1.0).collect();
+            *raw = Raw::f32s(&[values.len()], &values);
+        }
+    }
+    let config = json!({
+        "architectures": ["Gemma2ForCausalLM"], "hidden_size": 64, "intermediate_size": 128, "head_dim": 32,
+        "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2, "sliding_window": 24,
+        "max_position_embeddings": 1024, "rope_theta": 10000.0, "rms_norm_eps": 1e-6,
+        "hidden_activation": "gelu_pytorch_tanh", "query_pre_attn_scalar": 32,
+        "attn_logit_softcapping": 8.0, "final_logit_softcapping": 6.0,
+    });
+    let mut folder = Folder { config, tokenizer, tensors };
+    assert_has_all(&folder, &gguf);
+    folder.config["query_pre_attn_scalar"] = json!(16);
+    let said = convert(folder.write().path(), &to("f16")).unwrap_err().to_string();
+    assert!(said.contains("query_pre_attn_scalar") && said.contains("want 32"), "{said}");
+}
+
+#[test]
+fn gemma4_round_trips() {
+    let (Some(path), Some(tokenizer)) = (golden("gemma4/tiny-f16.gguf"), tokenizer()) else { return };
+    let gguf = Gguf::open(&path).unwrap();
+    let mut tensors = BTreeMap::new();
+    let mut add = |to: String, from: String| {
+        if gguf.find(&from).is_some() {
+            tensors.insert(format!("model.language_model.{to}"), raw(&gguf, &from));
+        }
+    };
+    for (to, from) in [
+        ("embed_tokens", "token_embd"),
+        ("norm", "output_norm"),
+        ("embed_tokens_per_layer", "per_layer_token_embd"),
+        ("per_layer_model_projection", "per_layer_model_proj"),
+        ("per_layer_projection_norm", "per_layer_proj_norm"),
+    ] {
+        add(format!("{to}.weight"), format!("{from}.weight"));
+    }
+    let of_layer = [
+        ("input_layernorm.weight", "attn_norm.weight"),
+        ("post_attention_layernorm.weight", "post_attention_norm.weight"),
+        ("pre_feedforward_layernorm.weight", "ffn_norm.weight"),
+        ("post_feedforward_layernorm.weight", "post_ffw_norm.weight"),
+        ("self_attn.q_norm.weight", "attn_q_norm.weight"),
+        ("self_attn.k_norm.weight", "attn_k_norm.weight"),
+        ("layer_scalar", "layer_output_scale.weight"),
+        ("per_layer_input_gate.weight", "inp_gate.weight"),
+        ("per_layer_projection.weight", "proj.weight"),
+        ("post_per_layer_input_norm.weight", "post_norm.weight"),
+    ];
+    for layer in 0..6 {
+        for (to, from) in LINEAR.iter().chain(&of_layer) {
+            add(format!("layers.{layer}.{to}"), format!("blk.{layer}.{from}"));
+        }
+    }
+    // A checkpoint may have keys where they are not used.
+    let unused = tensors["model.language_model.layers.0.self_attn.k_proj.weight"].clone();
+    tensors.insert("model.language_model.layers.3.self_attn.k_proj.weight".to_owned(), unused);
+    let kinds = [true, true, false, true, true, false];
+    let kinds = kinds.map(|slides| if slides { "sliding_attention" } else { "full_attention" });
+    let text = json!({
+        "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 6, "num_attention_heads": 4,
+        "num_key_value_heads": 1, "head_dim": 16, "global_head_dim": 32, "sliding_window": 24,
+        "max_position_embeddings": 1024, "layer_types": kinds, "num_kv_shared_layers": 3,
+        "hidden_size_per_layer_input": 16, "use_double_wide_mlp": true, "final_logit_softcapping": 8.0,
+        "rope_parameters": {
+            "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e6},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+        },
+    });
+    let config = json!({"architectures": ["Gemma4ForConditionalGeneration"], "text_config": text});
+    let mut folder = Folder { config, tokenizer, tensors };
+    assert_round_trip(&folder, &gguf);
+    folder.config["text_config"]["num_kv_shared_layers"] = json!(6);
+    let said = convert(folder.write().path(), &to("f16")).unwrap_err().to_string();
+    assert!(said.contains("num_kv_shared_layers") && said.contains("below the 6 layers"), "{said}");
+}
+
+#[test]
+fn olmo2_and_olmo3_round_trip() {
+    let Some(tokenizer) = tokenizer() else { return };
+    let norms = [
+        ("post_attention_layernorm.weight", "post_attention_norm.weight"),
+        ("post_feedforward_layernorm.weight", "post_ffw_norm.weight"),
+        ("self_attn.q_norm.weight", "attn_q_norm.weight"),
+        ("self_attn.k_norm.weight", "attn_k_norm.weight"),
+    ];
+    let names = [&LINEAR[..], &norms[..]].concat();
+    let config = |class: &str, layers: usize, kv_heads: usize| {
+        json!({
+            "architectures": [class], "hidden_size": 64, "intermediate_size": 128, "hidden_act": "silu",
+            "num_hidden_layers": layers, "num_attention_heads": 4, "num_key_value_heads": kv_heads,
+            "max_position_embeddings": 1024, "rope_theta": 500000.0, "rms_norm_eps": 1e-6,
+            "tie_word_embeddings": false,
+        })
+    };
+    let Some(path) = golden("olmo2/tiny-f16.gguf") else { return };
+    let gguf = Gguf::open(&path).unwrap();
+    let (config2, tensors) = (config("Olmo2ForCausalLM", 3, 4), renamed(&gguf, &names));
+    assert_has_all(&Folder { config: config2, tokenizer: tokenizer.clone(), tensors }, &gguf);
+
+    let gguf = Gguf::open(&golden("olmo2/tiny-olmo3-f16.gguf").unwrap()).unwrap();
+    let mut config3 = config("Olmo3ForCausalLM", 5, 2);
+    config3["sliding_window"] = json!(24);
+    let kinds = [true, true, true, false, true];
+    let kinds = kinds.map(|slides| if slides { "sliding_attention" } else { "full_attention" });
+    config3["layer_types"] = json!(kinds);
+    config3["rope_scaling"] = json!({"rope_type": "yarn", "factor": 8.0, "beta_fast": 32.0, "beta_slow": 1.0,
+        "original_max_position_embeddings": 64, "attention_factor": 1.2079441541679836});
+    let folder = Folder { config: config3, tokenizer, tensors: renamed(&gguf, &names) };
+    let (ours, ..) = convert(folder.write().path(), &to("f16")).unwrap();
+    for want in gguf.tensors() {
+        let got = ours.find(&want.name).unwrap();
+        assert!(ours.raw_bytes(got).unwrap() == gguf.raw_bytes(want).unwrap(), "{}", want.name);
+    }
+    let key = |key: &str| ours.metadata().get(&format!("olmo2.{key}")).cloned();
+    assert_eq!(key("attention.sliding_window"), Some(24_u32.into()));
+    // Three of four layers, as readers assume.
+    assert_eq!(key("attention.sliding_window_pattern"), None);
+    assert_eq!(key("rope.scaling.factor"), Some(8_f32.into()));
+    assert_eq!(key("rope.scaling.attn_factor"), Some(1_f32.into()));
+}
+
+/// Mistral Small 3, whose text model is Llama's, has the class of Ministral 3.
+#[test]
+fn mistral3_is_written_like_llama() {
+    let mut folder = llama();
+    folder.config["architectures"] = json!(["Mistral3ForConditionalGeneration"]);
+    folder.config["model_type"] = json!("mistral");
+    like_llama(&folder, "llama");
+    folder.config["model_type"] = json!("ministral3");
+    folder.config["rope_parameters"] = json!({"rope_type": "yarn", "rope_theta": 1e6, "factor": 16.0,
+        "original_max_position_embeddings": 64, "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0,
+        "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1});
+    let gguf = like_llama(&folder, "mistral3");
+    for (key, want) in [
+        ("rope.scaling.factor", Some(16.0)),
+        ("rope.scaling.yarn_beta_fast", Some(32.0)),
+        ("rope.scaling.yarn_log_multiplier", Some(1.0)),
+        ("attention.temperature_scale", Some(0.1)),
+        ("rope.scaling.attn_factor", None),
+    ] {
+        assert_eq!(gguf.metadata().f32(&format!("mistral3.{key}")).unwrap(), want, "{key}");
+    }
+}
+
+/// The checkpoints of `scripts/golden/transformers`: their configurations and names are transformers' own.
+#[test]
+fn checkpoints_of_transformers_round_trip() {
+    for name in [
+        "arcee",
+        "seed_oss",
+        "ernie4_5",
+        "hunyuan-dense",
+        "exaone4",
+        "cohere2",
+        "command-r",
+        "starcoder2",
+        "stablelm",
+    ] {
+        let Some(path) = golden(&format!("transformers/{name}.gguf")) else { return };
+        let gguf = Gguf::open(&path).unwrap();
+        let json: Json = serde_json::from_slice(&fs::read(path.with_extension("json")).unwrap()).unwrap();
+        let of_file = |(to, from): (&String, &Json)| {
+            let mut raw = raw(&gguf, from.as_str().unwrap());
+            let is_of_heads = to.contains("q_proj.weight") || to.contains("k_proj.weight");
+            if json["permuted"] == true && is_of_heads {
+                raw.bytes = halves(&raw.bytes, raw.shape[0] / 16, 16);
+            }
+            (to.clone(), raw)
+        };
+        let tensors = json["names"].as_object().unwrap().iter().map(of_file).collect();
+        let folder =
+            Folder { config: json["config"].clone(), tokenizer: super::folder::tokenizer(64), tensors };
+        assert_has_all(&folder, &gguf);
+    }
+}
+
+/// Rows of heads of which RoPE rotates neighbours, in the order in which it rotates halves.
+fn halves(bytes: &[u8], n_heads: usize, head_dim: usize) -> Vec<u8> {
+    let rows: Vec<&[u8]> = bytes.chunks(bytes.len() / (n_heads * head_dim)).collect();
+    let row = |head, half, pair| rows[head * head_dim + 2 * pair + half];
+    let of_head = |head| (0..2).flat_map(move |half| (0..head_dim / 2).map(move |pair| (head, half, pair)));
+    (0..n_heads).flat_map(of_head).flat_map(|(head, half, pair)| row(head, half, pair)).copied().collect()
+}
+
+/// Hunyuan's "dynamic" RoPE has another base.
+#[test]
+fn alpha_becomes_the_base() {
+    let Some(path) = golden("transformers/hunyuan-dense.json") else { return };
+    let mut json: Json = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    let gguf = Gguf::open(&path.with_extension("gguf")).unwrap();
+    let of_file = |(to, from): (&String, &Json)| (to.clone(), raw(&gguf, from.as_str().unwrap()));
+    let tensors = json["names"].as_object().unwrap().iter().map(of_file).collect();
+    json["config"]["rope_parameters"] =
+        json!({"rope_type": "dynamic", "rope_theta": 10000.0, "alpha": 1000.0, "factor": 1.0});
+    let tokenizer = super::folder::tokenizer(64);
+    let folder = Folder { config: json["config"].clone(), tokenizer, tensors };
+    let (ours, ..) = convert(folder.write().path(), &to("f16")).unwrap();
+    let base = ours.metadata().f32("hunyuan-dense.rope.freq_base").unwrap().unwrap();
+    // 10000 x 1000^(16 / 14)
+    assert!((base / 2.682_695_8e7 - 1.0).abs() < 1e-6, "{base}");
 }
 
 #[test]

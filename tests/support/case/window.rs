@@ -322,9 +322,10 @@ impl Attention {
     /// Makes all keys zero.
     pub fn zero_keys(&mut self) {
         let Stage::AttnIn(s) = &mut self.case.p.stages[0].1 else { unreachable!("the first stage") };
-        s.wk.scale = 0.0;
-        self.attn_in.wk.scale = 0.0;
-        let bias = s.wk.bias.expect("each layer has one");
+        let wk = s.wk.as_mut().expect("a stage with keys");
+        wk.scale = 0.0;
+        self.attn_in.wk = Some(wk.clone());
+        let bias = wk.bias.expect("each layer has one");
         let bytes = &mut self.case.weights[bias.0 as usize].bytes;
         *bytes = vec![0; bytes.len()].into();
     }
@@ -351,19 +352,21 @@ impl Attention {
 
     pub fn reference(&self, inputs: &[f32]) -> Reference {
         let s = &self.attn_in;
-        let weight = self.floats(s.norm.weight);
+        let norm = s.norm.as_ref().expect("a norm");
+        let weight = self.floats(norm.weight);
         let product = |linear: &Linear| {
             let (w, bias) = (self.floats(linear.w), self.floats(linear.bias.unwrap()));
             let of_row = |x: &[f32]| -> Vec<f64> {
                 let square = x.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>() / DIM as f64;
-                let factor = 1.0 / (square + f64::from(s.norm.eps)).sqrt();
+                let factor = 1.0 / (square + f64::from(norm.eps)).sqrt();
                 let n: Vec<f64> = x.iter().zip(&weight).map(|(x, w)| f64::from(*x) * factor * w).collect();
                 let dots = w.chunks_exact(DIM).map(|w| w.iter().zip(&n).map(|(w, n)| w * n).sum::<f64>());
                 dots.zip(&bias).map(|(dot, bias)| dot * f64::from(linear.scale) + bias).collect()
             };
             inputs.chunks_exact(DIM).map(of_row).collect()
         };
-        Reference { heads: self.heads, q: product(&s.wq), k: product(&s.wk), v: product(&s.wv), scale: 0.125 }
+        let [k, v] = [&s.wk, &s.wv].map(|layer| product(layer.as_ref().expect("a layer")));
+        Reference { heads: self.heads, q: product(&s.wq), k, v, scale: 0.125 }
     }
 }
 

@@ -16,8 +16,8 @@ use delta::SlotState;
 use ggml_types::HostTensor;
 use sterna::program::{
     Act, ActQuant, Attend, AttnIn, BasisId, Buf, Embed, Expert, Experts, FfnIn, Gating, HeadProj, KvDecl,
-    LatentIn, Linear, Logits, Norm, NormKind, PAGE, Program, ProjAdd, ProjIn, Rope, RopeStyle, Routing,
-    Sample, Stage, Step, Weight,
+    LatentIn, Linear, Logits, Norm, NormKind, PAGE, Program, ProjAdd, ProjIn, QkNorm, QueryScale, Rope,
+    RopeStyle, Routing, Sample, Stage, Step, Weight,
 };
 pub use value::Near;
 use value::{EPS, SUM};
@@ -95,9 +95,9 @@ impl<'a> Oracle<'a> {
     }
 
     fn embed(&mut self, s: &Embed, step: &Step<'_>) {
-        let Embed { table, basis, scale, positions, types, x: to } = *s;
+        let Embed { table, stride, first, basis, scale, positions, types, x: to } = *s;
         for (r, row) in step.rows.iter().enumerate() {
-            let mut x = self.weight_row(table, row.token as usize);
+            let mut x = self.weight_row(table, (stride * row.token + first) as usize);
             if let Some(basis) = basis {
                 x = self.flip_signs(basis, &self.hadamard(basis, &x));
             }
@@ -125,19 +125,30 @@ impl<'a> Oracle<'a> {
             ref wv,
             ref q_norm,
             ref k_norm,
+            qk_norm,
+            ref v_norm,
             rope,
+            q_scale,
             kv: cache,
             q: to,
             gate,
         } = *s;
         let kv = self.p.kv_decl(cache);
         for (r, row) in step.rows.iter().enumerate() {
-            let n = self.norm(norm, self.row(x, r));
+            let n = self.normed(norm.as_ref(), self.row(x, r));
             let heads = |values: Vec<Near>, norm: &Option<Norm>| -> Vec<Near> {
+                let norm = norm.as_ref();
+                let (of_row, of_head, rotated) = match qk_norm {
+                    QkNorm::Rows => (norm, None, None),
+                    QkNorm::Heads => (None, norm, None),
+                    QkNorm::Rotated => (None, None, norm),
+                };
+                let values = self.normed(of_row, &values);
                 let norm_and_rope = |head: &[Near]| {
-                    let head = norm.as_ref().map_or(head.to_vec(), |norm| self.norm(norm, head));
+                    let head = self.normed(of_head, head);
                     let rope = rope.map(|rope| &self.p.ropes[rope.0 as usize]);
-                    rope.map_or(head.clone(), |rope| apply_rope(rope, row.pos, &head))
+                    let head = rope.map_or(head.clone(), |rope| apply_rope(rope, row.pos, &head));
+                    self.normed(rotated, &head)
                 };
                 values.chunks_exact(kv.head_dim).flat_map(norm_and_rope).collect()
             };
@@ -148,12 +159,22 @@ impl<'a> Oracle<'a> {
                     Some((gate, heads().flat_map(|head| &head[kv.head_dim..]).copied().collect::<Vec<_>>()));
                 q = heads().flat_map(|head| &head[..kv.head_dim]).copied().collect();
             }
-            let q = heads(q, q_norm);
-            let k = heads(self.linear(wk, &n), k_norm);
-            let v = self.linear(wv, &n);
-            let stored = |values: Vec<Near>, codec: &str| values.iter().map(|x| x.stored_by(codec)).collect();
-            let stored = (stored(k, kv.k.name()), stored(v, kv.v.name()));
-            self.kvs[cache.0 as usize].insert(place(step, row.seq, row.pos as usize), stored);
+            let mut q = heads(q, q_norm);
+            if let Some(QueryScale { factor, period }) = q_scale {
+                let by = 1.0 + f64::from(factor) * f64::from(1 + row.pos / period).ln();
+                // The factor is computed in f64 and rounded once.
+                q = q.iter().map(|q| q.times(Near { v: by, err: EPS * by.abs() })).collect();
+            }
+            if let Some(wk) = wk {
+                let k = heads(self.linear(wk, &n), k_norm);
+                let v = self.linear(wv.as_ref().unwrap_or(wk), &n);
+                let v: Vec<Near> =
+                    v.chunks_exact(kv.head_dim).flat_map(|head| self.normed(v_norm.as_ref(), head)).collect();
+                let stored =
+                    |values: Vec<Near>, codec: &str| values.iter().map(|x| x.stored_by(codec)).collect();
+                let stored = (stored(k, kv.k.name()), stored(v, kv.v.name()));
+                self.kvs[cache.0 as usize].insert(place(step, row.seq, row.pos as usize), stored);
+            }
             self.set_row(to, r, &q);
             gates.into_iter().for_each(|(gate, values)| self.set_row(gate, r, &values));
         }
@@ -200,7 +221,7 @@ impl<'a> Oracle<'a> {
     }
 
     fn attend(&mut self, s: &Attend, step: &Step<'_>) {
-        let Attend { q, kv, scale, window, ahead, sinks, gate, out: to } = *s;
+        let Attend { q, kv, scale, soft_cap, window, ahead, sinks, gate, out: to } = *s;
         // `attn_in` and `latent_in` use the codecs and store the values. The capacity and precision of a
         // cache do not change the meaning of attention.
         let KvDecl { n_kv_heads, head_dim, k: _, v: _, window: _, sliding: _, values_are_keys: _ } =
@@ -220,7 +241,8 @@ impl<'a> Oracle<'a> {
                 let keys: Vec<_> = seen.iter().map(|(k, _)| &k[at.clone()]).collect();
                 let values: Vec<_> = seen.iter().map(|(_, v)| &v[at.clone()]).collect();
                 let sink = sinks.map(|w| self.weights[w.0 as usize][head]);
-                out.extend(attention(q, &keys, &values, f64::from(scale), sink));
+                let cap = soft_cap.map(f64::from);
+                out.extend(attention(q, &keys, &values, (f64::from(scale), cap), sink));
             }
             if let Some(gate) = gate {
                 let gates = self.row(gate, r).iter().map(|gate| sigmoid(*gate));
@@ -241,21 +263,21 @@ impl<'a> Oracle<'a> {
     }
 
     fn proj_add(&mut self, s: &ProjAdd, step: &Step<'_>) {
-        let ProjAdd { y, ref w, ref post, ref residual, x: to } = *s;
+        let ProjAdd { y, ref w, ref post, ref residual, scale, x: to } = *s;
         for r in 0..step.rows.len() {
             let product = self.linear(w, self.row(y, r));
-            let product = post.as_ref().map_or(product.clone(), |post| self.norm(post, &product));
-            let x = self.row(to, r);
-            let x = residual.as_ref().map_or(x.to_vec(), |norm| self.norm(norm, x));
-            let x: Vec<_> = x.into_iter().zip(product).map(|(x, y)| x.plus(y)).collect();
+            let product = self.normed(post.as_ref(), &product);
+            let x = self.normed(residual.as_ref(), self.row(to, r));
+            let scale = Near::exact(f64::from(scale));
+            let x: Vec<_> = x.into_iter().zip(product).map(|(x, y)| x.plus(y).times(scale)).collect();
             self.set_row(to, r, &x);
         }
     }
 
     fn ffn_in(&mut self, s: &FfnIn, step: &Step<'_>) {
-        let FfnIn { x, ref norm, ref gate, ref up, act, ref share, h: to } = *s;
+        let FfnIn { x, ref norm, ref gate, ref up, act, ref share, times, h: to } = *s;
         for r in 0..step.rows.len() {
-            let n = self.norm(norm, self.row(x, r));
+            let n = self.normed(norm.as_ref(), self.row(x, r));
             let up = self.linear(up, &n);
             let h: Vec<_> = match gate {
                 Some(gate) => {
@@ -265,7 +287,10 @@ impl<'a> Oracle<'a> {
                 None => up.iter().map(|u| activated(act, *u)).collect(),
             };
             let share = share.as_ref().map(|share| sigmoid(self.linear(share, &n)[0]));
-            let h: Vec<_> = h.into_iter().map(|h| share.map_or(h, |share| h.times(share))).collect();
+            let mut h: Vec<_> = h.into_iter().map(|h| share.map_or(h, |share| h.times(share))).collect();
+            if let Some(times) = times {
+                h = h.into_iter().zip(self.row(times, r)).map(|(h, by)| h.times(*by)).collect();
+            }
             self.set_row(to, r, &h);
         }
     }
@@ -397,6 +422,11 @@ impl<'a> Oracle<'a> {
             sum.times(Near::exact(factor))
         };
         x.chunks_exact(block).flat_map(|run| (0..block).map(move |r| row(run, r))).collect()
+    }
+
+    /// `x` after its norm, if it has one.
+    fn normed(&self, norm: Option<&Norm>, x: &[Near]) -> Vec<Near> {
+        norm.map_or(x.to_vec(), |norm| self.norm(norm, x))
     }
 
     fn norm(&self, norm: &Norm, x: &[Near]) -> Vec<Near> {
@@ -544,15 +574,22 @@ fn apply_rope(rope: &Rope, pos: u32, head: &[Near]) -> Vec<Near> {
 }
 
 /// Attention of one query over all visible positions; a sink is one more score, which is exact and has no
-/// value.
-fn attention(q: &[Near], keys: &[&[Near]], values: &[&[Near]], scale: f64, sink: Option<f64>) -> Vec<Near> {
+/// value. `scale` is the factor on scores, and their cap.
+fn attention(
+    q: &[Near],
+    keys: &[&[Near]],
+    values: &[&[Near]],
+    (scale, cap): (f64, Option<f64>),
+    sink: Option<f64>,
+) -> Vec<Near> {
     let score = |key: &&[Near]| {
         let mut sum = Near::exact(0.0);
         for (q, k) in q.iter().zip(*key) {
             sum.v += q.v * k.v;
             sum.err += q.v.abs() * k.err + q.err * k.v.abs() + q.err * k.err + SUM * (q.v * k.v).abs();
         }
-        Near { v: sum.v * scale, err: (sum.err + 2.0 * EPS * sum.v.abs()) * scale.abs() }
+        let score = Near { v: sum.v * scale, err: (sum.err + 2.0 * EPS * sum.v.abs()) * scale.abs() };
+        cap.map_or(score, |cap| capped(cap, score))
     };
     let scores: Vec<Near> = keys.iter().map(score).collect();
     let max = scores.iter().fold(f64::NEG_INFINITY, |max, s| max.max(s.v));

@@ -35,7 +35,9 @@ enum Start {
 /// The matrices that a stage always multiplies by, in order, and its experts.
 fn used(stage: &Stage) -> (Vec<Weight>, &[Expert]) {
     match stage {
-        Stage::AttnIn(s) => (vec![s.wq.w, s.wk.w, s.wv.w], &[]),
+        Stage::AttnIn(s) => {
+            ([&s.wq].into_iter().chain(&s.wk).chain(&s.wv).map(|linear| linear.w).collect(), &[])
+        }
         Stage::LatentIn(s) => {
             let latent = s.q_latent.iter().map(|(linear, _)| linear);
             (latent.chain([&s.wkv, &s.wq]).chain(&s.wk).map(|linear| linear.w).collect(), &[])

@@ -141,9 +141,10 @@ pub fn plan(
     let layout = layout(driver, p, streaming, profiling)?;
     let host_rows = host_rows(p, &layout, streaming);
     let shared_bytes = Stages::file_bytes(p, &layout, host_rows);
-    if shared_bytes > 0 && driver.kernel(&heads::KERNEL.to_string()).is_none() {
+    if shared_bytes > 0 {
         let mut missing = Missing::default();
-        missing.add(heads::KERNEL.to_string());
+        let wanted = heads::KERNELS.map(|kernel| kernel.to_string()).into_iter();
+        wanted.filter(|name| driver.kernel(name).is_none()).for_each(|name| missing.add(name));
         missing.check(driver.name())?;
     }
     let mut counter = Counter::default();

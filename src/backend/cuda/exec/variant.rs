@@ -100,7 +100,7 @@ impl Recorder<'_> {
         let tail = |(i, (_, stage)): (usize, &(String, Stage))| match stage {
             Stage::AttnIn(s) if host.has(i) => {
                 let cx = Cx { stage: i, ..self.cx(driver, shape, whole) };
-                let kv_cols = self.p.weight_decl(s.wk.w).rows;
+                let kv_cols = attn_in::kv_cols(self.p, s);
                 let ops = attn_in::after_products(s, host.keys_and_values(kv_cols));
                 ops.iter().flat_map(|op| op.launches(&cx)).collect()
             }

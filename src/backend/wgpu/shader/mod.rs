@@ -91,6 +91,17 @@ pub enum Binding {
     Write,
 }
 
+/// The factor that a gate gives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum By {
+    /// Its sigmoid, per element.
+    Sigmoid,
+    /// Its sigmoid, one per row.
+    Share,
+    /// The gate itself, per element.
+    Itself,
+}
+
 /// A kernel. Its source also depends on [`Caps`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kernel {
@@ -119,8 +130,8 @@ pub enum Kernel {
     Group,
     /// Adds the weighted products of the experts.
     Mix,
-    /// Normalises a product and adds it, or adds it to the normalised residual, or both.
-    PostNorm { residual: bool },
+    /// Normalises a `product` and adds it; normalises the `residual` as well; or normalises `rows` in place.
+    PostNorm(&'static str),
     /// Normalises rows and rotates them into a basis, or rotates them out of one.
     Hadamard,
     /// Stores keys and values with a codec.
@@ -148,8 +159,8 @@ pub enum Kernel {
     Delta,
     /// Saves the history of a delta net's convolution.
     DeltaTail,
-    /// Multiplies by the sigmoid of a gate, per element, or per row (`share`).
-    Gate { share: bool },
+    /// Multiplies by a gate.
+    Gate { by: By },
     /// Separates interleaved queries and gates.
     SplitGate,
     /// First half of sampling.
@@ -164,8 +175,8 @@ impl Kernel {
         let mut all = vec![Self::SampleBest, Self::Sample, Self::Project, Self::Hadamard, Self::TokenTypes];
         all.extend([Self::Route, Self::Group, Self::Mix, Self::Delta, Self::DeltaTail, Self::SplitGate]);
         all.extend([Self::Conv, Self::ConvTail, Self::Mamba, Self::MambaGate]);
-        all.extend([true, false].map(|residual| Self::PostNorm { residual }));
-        all.extend([true, false].map(|share| Self::Gate { share }));
+        all.extend(["residual", "product", "rows"].map(Self::PostNorm));
+        all.extend([By::Sigmoid, By::Share, By::Itself].map(|by| Self::Gate { by }));
         all.extend([true, false].map(|ints| Self::Input { ints }));
         all.extend([true, false].map(|rotates| Self::AttendMerge { rotates }));
         for format in WEIGHT_FORMATS.iter().filter(|format| format.ty.is(format.kernels)) {
@@ -209,9 +220,8 @@ impl Kernel {
             Self::Group => "group".to_owned(),
             Self::Mix => "mix".to_owned(),
             Self::TokenTypes => "token_types".to_owned(),
-            Self::PostNorm { residual } => {
-                (if residual { "post_norm__residual" } else { "post_norm" }).to_owned()
-            }
+            Self::PostNorm("product") => "post_norm".to_owned(),
+            Self::PostNorm(form) => format!("post_norm__{form}"),
             Self::Hadamard => "hadamard".to_owned(),
             Self::AttnIn(codec) => format!("attn_in__{}", name_of(codec)),
             Self::Append(codec) => format!("append__{}", name_of(codec)),
@@ -233,7 +243,9 @@ impl Kernel {
             Self::MambaGate => "mamba_gate".to_owned(),
             Self::Delta => "delta".to_owned(),
             Self::DeltaTail => "delta_tail".to_owned(),
-            Self::Gate { share } => (if share { "gate__share" } else { "gate" }).to_owned(),
+            Self::Gate { by: By::Sigmoid } => "gate".to_owned(),
+            Self::Gate { by: By::Share } => "gate__share".to_owned(),
+            Self::Gate { by: By::Itself } => "gate__itself".to_owned(),
             Self::SplitGate => "split_gate".to_owned(),
             Self::SampleBest => "sample_best".to_owned(),
             Self::Sample => "sample".to_owned(),
@@ -253,7 +265,8 @@ impl Kernel {
             Self::Group => &[R, W],
             Self::Mix => &[R, R, R, W],
             Self::TokenTypes => &[R, R, W],
-            Self::PostNorm { .. } => &[R, R, R, W],
+            Self::PostNorm("rows") => &[R, R, W],
+            Self::PostNorm(_) => &[R, R, R, W],
             Self::Hadamard => &[R, R, R, R, W],
             Self::AttnIn(_) => &[R, R, R, R, W, W, W, W],
             Self::Append(_) => &[R, W, W, W],
@@ -291,7 +304,7 @@ impl Kernel {
 
     fn threads(self) -> u32 {
         match self {
-            Self::Input { .. } | Self::PostNorm { .. } | Self::Embed(_) | Self::TokenTypes => 256,
+            Self::Input { .. } | Self::PostNorm(_) | Self::Embed(_) | Self::TokenTypes => 256,
             Self::SampleBest | Self::Sample | Self::Route | Self::Group | Self::Mix | Self::Hadamard => 256,
             Self::Conv | Self::ConvTail => 256,
             Self::DeltaTail | Self::Gate { .. } | Self::SplitGate => 256,
@@ -317,7 +330,7 @@ impl Kernel {
             Self::Group => ("experts", context! { part => "group" }),
             Self::Mix => ("experts", context! { part => "mix" }),
             Self::TokenTypes => ("token_types", context! {}),
-            Self::PostNorm { residual } => ("post_norm", context! { residual }),
+            Self::PostNorm(form) => ("post_norm", context! { form }),
             Self::Hadamard => ("hadamard", context! { most_span => MAX_SPAN }),
             Self::AttnIn(codec) => ("attn_in", context! { codec => of_codec(codec) }),
             Self::Append(codec) => ("append", context! { codec => of_codec(codec) }),
@@ -337,7 +350,9 @@ impl Kernel {
             Self::MambaGate => ("mamba", context! { part => "gate" }),
             Self::Delta => ("delta", context! { part => "delta", most_head_dim => MAX_STATE_DIM }),
             Self::DeltaTail => ("delta", context! { part => "tail", most_head_dim => MAX_STATE_DIM }),
-            Self::Gate { share } => ("gate", context! { part => if share { "share" } else { "gate" } }),
+            Self::Gate { by: By::Sigmoid } => ("gate", context! { part => "gate" }),
+            Self::Gate { by: By::Share } => ("gate", context! { part => "share" }),
+            Self::Gate { by: By::Itself } => ("gate", context! { part => "itself" }),
             Self::SplitGate => ("gate", context! { part => "split" }),
             Self::SampleBest => ("sample", context! { best => true }),
             Self::Sample => ("sample", context! { best => false }),

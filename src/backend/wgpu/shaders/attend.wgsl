@@ -1,5 +1,5 @@
-// Attend: out[r] = softmax(scale * q[r] . K) V over the positions of the row's sequence up to its own, or the
-// last of these within its window; in an encoder, also over some later positions.
+// Attend: out[r] = softmax(cap(scale * q[r] . K)) V over the positions of the row's sequence up to its own,
+// or the last of these within its window; in an encoder, also over some later positions.
 //
 // A workgroup owns one row of the step (y), up to 4 query heads of one KV head (x), and a split of the pages
 // (z); values of those heads are the four components of a vector. For each page, thread t owns position t:
@@ -139,6 +139,7 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
         var score = vec4(LEAST);
         if (is_seen) {
             score = scores(key_page, thread, with_mean);
+            score = vec4(capped(score.x), capped(score.y), capped(score.z), capped(score.w));
         }
         let now = max(largest, reduce_max4(score));
         let by = exp4(largest - now);

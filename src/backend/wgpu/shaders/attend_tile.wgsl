@@ -1,5 +1,5 @@
-// Attend for many rows: out[r] = softmax(scale * q[r] . K) V, as in attend.wgsl, but rows of one sequence
-// share their reads.
+// Attend for many rows: out[r] = softmax(cap(scale * q[r] . K)) V, as in attend.wgsl, but rows of one
+// sequence share their reads.
 //
 // A workgroup owns a tile (y) of neighbouring rows of one sequence, all of which read the same pages exactly,
 // and up to 32 query heads of one KV head (x): together up to QUERIES queries. For each page, keys are staged
@@ -216,6 +216,7 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
         var most = vec4(LEAST);
         for (var j = 0u; j < 4u; j++) {
             for (var i = 0u; i < 8u; i++) {
+                score[j][i] = capped(score[j][i]);
                 let position = page * PAGE_POSITIONS + across + ACROSS * i;
                 if (position > #{last}[j] || position < first_seen(pos[j])) {
                     score[j][i] = LEAST;

@@ -1,4 +1,4 @@
-// AttnIn, after the products: q[r] = rope(q_norm(q)); kv[seq, pos] = (rope(k_norm(k)), v).
+// AttnIn, after the products: q[r] = t(pos) * rope(q_norm(q)); kv[seq, pos] = (rope(k_norm(k)), v_norm(v)).
 //
 // A workgroup owns one head (x: those of q, then of k, then of v) of one row of the step (y); if keys and
 // values have different codecs, one dispatch handles q and k, and another one v. Heads are rotated
@@ -19,6 +19,7 @@
 struct Params {
     q_norm: Norm,
     k_norm: Norm,
+    v_norm: Norm,
     cache: Cache,
     side: Side,
     n_heads: u32,
@@ -29,6 +30,11 @@ struct Params {
     adjacent: u32,
     // First head of the dispatch.
     first: u32,
+    // Queries are multiplied by 1 + q_factor * ln(1 + pos / q_period), unless q_period is 0.
+    q_factor: f32,
+    q_period: u32,
+    // 1 if the norms of queries and keys are applied after RoPE.
+    norm_after: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -75,6 +81,14 @@ fn rope(e: u32, pos: u32) -> f32 {
     return head[a] * cosine - head[b] * sine;
 }
 
+fn norm_head(norm: Norm) {
+    let of_head = norm_of(norm, params.cache.head_dim);
+    for (var e = thread; e < params.cache.head_dim; e += THREADS) {
+        head[e] = normed(norm, of_head, head[e], e);
+    }
+    workgroupBarrier();
+}
+
 // x, clamped to the range of the codec; 0 for NaN and infinities. Tests the bits, because compilers may
 // assume that there are no NaNs.
 fn within_codec(x: f32) -> f32 {
@@ -109,18 +123,15 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
         }
     }
     workgroupBarrier();
-    if (!of_v) {
-        var norm = params.k_norm;
-        if (of_q) {
-            norm = params.q_norm;
-        }
-        if (norm.kind != NORM_NONE) {
-            let of_head = norm_of(norm, params.cache.head_dim);
-            for (var e = thread; e < params.cache.head_dim; e += THREADS) {
-                head[e] = normed(norm, of_head, head[e], e);
-            }
-            workgroupBarrier();
-        }
+    var norm = params.k_norm;
+    if (of_q) {
+        norm = params.q_norm;
+    } else if (of_v) {
+        norm = params.v_norm;
+    }
+    let is_after = params.norm_after == 1u && !of_v;
+    if (norm.kind != NORM_NONE && !is_after) {
+        norm_head(norm);
     }
     if (!of_v && params.pairs > 0u) {
         var mine: array<f32, MAX_HEAD_DIM / THREADS>;
@@ -130,6 +141,16 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
         workgroupBarrier();
         for (var e = thread; e < params.cache.head_dim; e += THREADS) {
             head[e] = mine[e / THREADS];
+        }
+        workgroupBarrier();
+    }
+    if (norm.kind != NORM_NONE && is_after) {
+        norm_head(norm);
+    }
+    if (of_q && params.q_period > 0u) {
+        let factor = 1.0 + params.q_factor * log(f32(1u + row.pos / params.q_period));
+        for (var e = thread; e < params.cache.head_dim; e += THREADS) {
+            head[e] *= factor;
         }
         workgroupBarrier();
     }

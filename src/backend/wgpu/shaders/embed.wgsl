@@ -1,5 +1,5 @@
-// Embed: x[r] = scale * table[token[r]] (+ positions[pos[r]]). The token may be the last one that `sample`
-// picked for the sequence.
+// Embed: x[r] = scale * table[stride * token[r] + first] (+ positions[pos[r]]). The token may be the last one
+// that `sample` picked for the sequence.
 //
 // A workgroup owns one row of the step, a thread every THREADS-th quad of columns, for which it decodes a
 // whole chunk: unrolled stores of a chunk took drivers seconds to compile. Reads one row of the table. Each
@@ -13,6 +13,9 @@ struct Params {
     // Floats per row of positions; 0 without learned positions.
     positions_stride: u32,
     scale: f32,
+    // Rows of the table per token, and the row among them.
+    stride: u32,
+    first: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -33,7 +36,7 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
         token = picked[row.seq];
     }
     // Wraps around for tokens of earlier parts.
-    let at = token - params.w.first_row;
+    let at = token * params.stride + params.first - params.w.first_row;
     if (at >= params.w.rows) {
         return;
     }

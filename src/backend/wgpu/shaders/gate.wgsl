@@ -3,7 +3,7 @@
 // follows it, into two buffers. A thread owns one element of a row (y).
 #else
 // Multiplies by a gate: x[r] = x[r] / (1 + exp(-gate[r])), with one gate element per element of x, or one per
-// row. A thread owns one element of a row (y).
+// row; or x[r] = x[r] * gate[r]. A thread owns one element of a row (y).
 #endif
 #include "lib/main.wgsl"
 #include "lib/floats.wgsl"
@@ -40,6 +40,8 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
     gate[at] = fresh[from_at + params.head_dim];
 #elif part == "share"
     x[at] /= 1.0 + exp_near(-gate[workgroup.y]);
+#elif part == "itself"
+    x[at] *= gate[at];
 #else
     x[at] /= 1.0 + exp_near(-gate[at]);
 #endif

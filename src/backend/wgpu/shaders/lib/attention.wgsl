@@ -18,6 +18,8 @@ struct Params {
     window: u32,
     // Index of the heads' sinks in constants, or ABSENT.
     sinks: u32,
+    // Soft cap of scores; 0 without one.
+    soft_cap: f32,
 #if of_encoder
     // Number of later positions that a row sees, up to the end of its sequence.
     ahead: u32,
@@ -49,6 +51,14 @@ fn weight_of_sink(head: u32, largest: f32) -> f32 {
         return 0.0;
     }
     return exp_near(constants[params.sinks + head] - largest);
+}
+
+// A score after its soft cap.
+fn capped(score: f32) -> f32 {
+    if (params.soft_cap == 0.0) {
+        return score;
+    }
+    return params.soft_cap * tanh_near(score / params.soft_cap);
 }
 
 fn max4(a: vec4<f32>, b: vec4<f32>) -> vec4<f32> {

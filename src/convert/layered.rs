@@ -1,0 +1,119 @@
+//! Configuration of models with two kinds of layers, local and global ones, whose heads differ (Gemma 4).
+
+use serde_json::Value as Json;
+
+use super::ConvertError;
+use super::config::Config;
+use sterna_gguf::{Array, Value, ValueType};
+
+/// Layers of two kinds.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Layered {
+    /// True for layers with a sliding window, one per layer.
+    slides: Vec<bool>,
+    /// Head length, and KV heads of global layers.
+    global: (usize, usize),
+    /// Number of layers with a cache of their own; the later ones read those.
+    n_own: usize,
+    /// True if layers without a cache of their own have feed-forward networks of twice the width.
+    doubles: bool,
+    /// Width of the embedding per layer, or 0.
+    pub layer_input: usize,
+}
+
+impl Layered {
+    /// Reads the configuration of `n_layers` layers, of which local ones have `n_kv_heads` KV heads.
+    ///
+    /// # Errors
+    /// [`ConvertError::File`] for a key that is missing or invalid.
+    pub fn read(config: &Config, n_layers: usize, n_kv_heads: usize) -> Result<Self, ConvertError> {
+        let slides = kinds(config, n_layers)?;
+        let head_dim = config.require(&["global_head_dim"])?;
+        let shares_values = config.bool(&["attention_k_eq_v"]) == Some(true);
+        let global_heads = config.count(&["num_global_key_value_heads"])?.filter(|_| shares_values);
+        const SHARED: &str = "num_kv_shared_layers";
+        let shared = config.get(&[SHARED]).map_or(Some(0), Json::as_u64).map(|shared| shared as usize);
+        let n_own = shared.and_then(|shared| n_layers.checked_sub(shared)).filter(|own| *own > 0);
+        let want = format!("a number below the {n_layers} layers");
+        let n_own = n_own.ok_or_else(|| config.wrong(SHARED, &want, config.get(&[SHARED])))?;
+        const INPUT: &str = "hidden_size_per_layer_input";
+        let has_none = config.get(&[INPUT]).is_some_and(|width| width.as_u64() == Some(0));
+        Ok(Self {
+            slides,
+            global: (head_dim, global_heads.unwrap_or(n_kv_heads)),
+            n_own,
+            doubles: config.bool(&["use_double_wide_mlp"]) == Some(true),
+            layer_input: if has_none { 0 } else { config.require(&[INPUT])? },
+        })
+    }
+
+    /// Head length and KV heads of a layer, if it is global.
+    pub fn global(&self, layer: usize) -> Option<(usize, usize)> {
+        if self.slides[layer] { None } else { Some(self.global) }
+    }
+
+    /// Factor on the width of a layer's feed-forward network.
+    pub fn widens(&self, layer: usize) -> usize {
+        if self.doubles && layer >= self.n_own { 2 } else { 1 }
+    }
+
+    /// True if a layer has no keys and values of its own, whatever the checkpoint contains.
+    pub fn reads_another(&self, layer: usize) -> bool {
+        layer >= self.n_own
+    }
+
+    /// Head length of global layers.
+    pub fn global_dim(&self) -> usize {
+        self.global.0
+    }
+
+    /// Writes the keys that a model with one kind of layers does not have. Local layers have `n_kv_heads` KV
+    /// heads of `head_dim`, and `ffn` is the width of a feed-forward network.
+    pub fn write(&self, [ffn, n_kv_heads, head_dim]: [usize; 3], mut set: impl FnMut(&str, Value)) {
+        let n_layers = self.slides.len();
+        let count = |n: usize| Value::U32(n as u32);
+        let each = |of: &dyn Fn(usize) -> usize| -> Value {
+            let all: Vec<u32> = (0..n_layers).map(|at| of(at) as u32).collect();
+            match all.iter().all(|n| *n == all[0]) {
+                true => Value::U32(all[0]),
+                false => {
+                    let all: Vec<Value> = all.into_iter().map(Value::U32).collect();
+                    Array::from_values(ValueType::U32, &all).into()
+                }
+            }
+        };
+        set("feed_forward_length", each(&|layer| ffn * self.widens(layer)));
+        set(
+            "attention.head_count_kv",
+            each(&|layer| self.global(layer).map_or(n_kv_heads, |(_, n_kv_heads)| n_kv_heads)),
+        );
+        for (name, local) in [("key_length", "key_length_swa"), ("value_length", "value_length_swa")] {
+            set(&format!("attention.{name}"), count(self.global.0));
+            set(&format!("attention.{local}"), count(head_dim));
+        }
+        set("rope.dimension_count", count(self.global.0));
+        set("rope.dimension_count_swa", count(head_dim));
+        set("attention.shared_kv_layers", count(n_layers - self.n_own));
+        set("embedding_length_per_layer_input", count(self.layer_input));
+        let slides: Vec<Value> = self.slides.iter().map(|slides| Value::Bool(*slides)).collect();
+        set("attention.sliding_window_pattern", Array::from_values(ValueType::Bool, &slides).into());
+    }
+}
+
+/// True per layer with a sliding window: `layer_types`, or all but every sixth layer.
+fn kinds(config: &Config, n_layers: usize) -> Result<Vec<bool>, ConvertError> {
+    const TYPES: &str = "layer_types";
+    let Some(list) = config.get(&[TYPES]) else {
+        return Ok((0..n_layers).map(|layer| layer % 6 != 5 && layer + 1 != n_layers).collect());
+    };
+    let slides = |kind: &Json| match kind.as_str() {
+        Some("sliding_attention") => Some(true),
+        Some("full_attention") => Some(false),
+        _ => None,
+    };
+    let found: Option<Vec<bool>> =
+        list.as_array().map(Vec::as_slice).unwrap_or_default().iter().map(slides).collect();
+    found
+        .filter(|found| found.len() == n_layers)
+        .ok_or_else(|| config.wrong(TYPES, "sliding_attention or full_attention for each layer", Some(list)))
+}

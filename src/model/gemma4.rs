@@ -1,0 +1,171 @@
+//! Gemma 4, dense and E2B, E4B: Gemma 3's form with two kinds of layers, local ones with a sliding window and
+//! global ones, which differ in the length and number of their heads and in RoPE. Values have a norm without
+//! weight; without a product of their own they are those of the keys. The last layers may read the caches of
+//! earlier ones. E2B and E4B add an embedding per layer. The residual stream has a factor per layer.
+
+use super::{Architecture, Builder, LayerHyper, ModelError};
+use sterna_program::{Act, Attend, AttnIn, Buf, Embed, FfnIn, Kv, Norm, ProjAdd, RopeStyle, RowsOf, Weight};
+
+/// Gemma 4.
+pub static ARCHITECTURE: Architecture = Architecture { names: &["gemma4"], build, per_layer: true };
+
+/// Distance between layers without a window, if a file does not specify it.
+const PERIOD: usize = 6;
+
+/// Base of the local layers' frequencies, if a file does not specify it.
+const LOCAL_BASE: f32 = 10000.0;
+
+fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
+    let h = m.hyper().clone();
+    let (dim, n_layers) = (h.dim, h.n_layers);
+    let windows = m.windows(PERIOD)?;
+    let is_local = |layer: usize| windows.of(layer).is_some();
+    let n_own = own_caches(m, n_layers)?;
+    let local_dim = m.number_or("attention.key_length_swa", h.head_dim)?;
+    let value_dim = m.number_or("attention.value_length_swa", local_dim)?;
+    if local_dim == 0 || !local_dim.is_multiple_of(2) || value_dim != local_dim {
+        let want = "an even head length, the same for keys and values";
+        return Err(m.wrong("attention.key_length_swa", want, format!("{local_dim} and {value_dim}")));
+    }
+    let soft_cap = m.soft_cap("final_logit_softcapping")?;
+
+    let x = m.embed((dim as f32).sqrt())?;
+    let by_layer = LayerInputs::read(m)?;
+    let has = |local: bool| (0..n_layers).any(|layer| is_local(layer) == local);
+    let global = has(false).then(|| m.rope(RopeStyle::Halves)).transpose()?;
+    let local = has(true).then(|| m.rope_of_windows(RopeStyle::Halves, LOCAL_BASE)).transpose()?;
+    let mut caches: Vec<Kv> = Vec::with_capacity(n_own);
+
+    for layer in 0..n_layers {
+        let blk = |name: &str| format!("blk.{layer}.{name}");
+        let LayerHyper { ffn_dim, n_heads, n_kv_heads } = h.layer(layer);
+        let head_dim = if is_local(layer) { local_dim } else { h.head_dim };
+        let (q_dim, kv_dim) = (n_heads * head_dim, n_kv_heads * head_dim);
+        let (q, y) = (m.buf_of_width("q", q_dim), m.buf_of_width("y", q_dim));
+        let rope = if is_local(layer) { local } else { global };
+
+        let norm = m.rms_norm(&blk("attn_norm"), dim)?;
+        let wq = m.projection(&blk("attn_q"), q_dim, dim)?;
+        let q_norm = Some(m.rms_norm(&blk("attn_q_norm"), head_dim)?);
+        let kv = if layer < n_own {
+            let kv = m.kv_of_heads(n_kv_heads, head_dim);
+            caches.push(kv);
+            kv
+        } else {
+            let alike = (0..n_own).rfind(|other| is_local(*other) == is_local(layer));
+            let Some(other) = alike else {
+                let want = "layers of each kind with caches of their own";
+                return Err(m.wrong(SHARED, want, n_layers - n_own));
+            };
+            caches[other]
+        };
+        let queries = AttnIn { q_norm, rope, ..AttnIn::queries(x, norm, wq, kv, q) };
+        if layer < n_own {
+            let wk = Some(m.projection(&blk("attn_k"), kv_dim, dim)?);
+            let has_values = m.has(&blk("attn_v.weight"));
+            let wv = has_values.then(|| m.projection(&blk("attn_v"), kv_dim, dim)).transpose()?;
+            let k_norm = Some(m.rms_norm(&blk("attn_k_norm"), head_dim)?);
+            let v_norm = Some(m.bare_rms_norm(head_dim));
+            m.push(format!("{layer}.attn_in"), AttnIn { wk, wv, k_norm, v_norm, ..queries });
+        } else {
+            m.push(format!("{layer}.attn_in"), queries);
+        }
+        let window = windows.of(layer);
+        m.push(format!("{layer}.attend"), Attend { window, ..Attend::causal(q, kv, 1.0, y) });
+
+        let w = m.projection(&blk("attn_output"), dim, q_dim)?;
+        let post = Some(m.rms_norm(&blk("post_attention_norm"), dim)?);
+        m.push(format!("{layer}.attn_out"), ProjAdd { post, ..ProjAdd::plain(y, w, x) });
+
+        let norm = m.rms_norm(&blk("ffn_norm"), dim)?;
+        let gate = m.projection(&blk("ffn_gate"), ffn_dim, dim)?;
+        let up = m.projection(&blk("ffn_up"), ffn_dim, dim)?;
+        let hidden = m.buf_of_width("h", ffn_dim);
+        m.push(format!("{layer}.ffn_in"), FfnIn::gated(x, norm, gate, up, Act::GeluTanh, hidden));
+
+        let scale = blk("layer_output_scale.weight");
+        let scale = if m.has(&scale) { m.scalar(&scale)? } else { 1.0 };
+        let w = m.projection(&blk("ffn_down"), dim, ffn_dim)?;
+        let post = Some(m.rms_norm(&blk("post_ffw_norm"), dim)?);
+        let ffn_out = ProjAdd { post, ..ProjAdd::plain(hidden, w, x) };
+        match &by_layer {
+            None => m.push(format!("{layer}.ffn_out"), ProjAdd { scale, ..ffn_out }),
+            Some(by_layer) => {
+                m.push(format!("{layer}.ffn_out"), ffn_out);
+                by_layer.push(m, layer, x, scale)?;
+            }
+        }
+    }
+    let norm = m.rms_norm("output_norm", dim)?;
+    m.end(x, norm, 1.0, soft_cap)
+}
+
+const SHARED: &str = "attention.shared_kv_layers";
+
+/// Number of layers with a cache of their own; the others come after them.
+fn own_caches(m: &Builder<'_>, n_layers: usize) -> Result<usize, ModelError> {
+    let shared = m.number_or(SHARED, 0)?;
+    match n_layers.checked_sub(shared).filter(|own| *own > 0) {
+        Some(own) => Ok(own),
+        None => Err(m.wrong(SHARED, format!("less than the {n_layers} layers"), shared)),
+    }
+}
+
+/// The embeddings per layer of E2B and E4B: a table with a row per token and layer, and a projection of the
+/// token's embedding.
+struct LayerInputs {
+    /// Number of elements per layer.
+    width: usize,
+    /// `[n_layers * n_vocab, width]`.
+    table: Weight,
+    /// The token's embedding, which the layers do not change.
+    x0: Buf,
+    /// The input of the current layer, and the hidden layer that it is multiplied with.
+    input: Buf,
+    hidden: Buf,
+    /// Norm of a layer's projection.
+    norm: Norm,
+}
+
+impl LayerInputs {
+    fn read(m: &mut Builder<'_>) -> Result<Option<Self>, ModelError> {
+        let width = m.number_or("embedding_length_per_layer_input", 0)?;
+        if width == 0 {
+            return Ok(None);
+        }
+        let (n_vocab, n_layers) = (m.hyper().n_vocab, m.hyper().n_layers);
+        let table = m.split_table("per_layer_token_embd.weight", n_vocab, n_layers, width)?;
+        let x0 = m.embed_again();
+        let [input, hidden] = ["layer_input", "layer_hidden"].map(|name| m.buf(name, RowsOf::Step, width));
+        let norm = m.rms_norm("per_layer_proj_norm", width)?;
+        Ok(Some(Self { width, table, x0, input, hidden, norm }))
+    }
+
+    /// The last stages of a layer: `input = (embedding + norm(W x0 / sqrt(dim))) / sqrt(2)`, and `x = scale *
+    /// (x + norm(proj (gelu(gate x) * input)))`.
+    fn push(&self, m: &mut Builder<'_>, layer: usize, x: Buf, scale: f32) -> Result<(), ModelError> {
+        let Self { width, table, x0, input, hidden, ref norm } = *self;
+        let blk = |name: &str| format!("blk.{layer}.{name}");
+        let (dim, n_layers) = (m.hyper().dim, m.hyper().n_layers);
+        let (stride, first) = (n_layers as u32, layer as u32);
+        let embed = Embed { stride, first, scale: (width as f32).sqrt(), ..Embed::tokens(table, input) };
+        m.push(format!("{layer}.layer_embed"), embed);
+
+        let rows = layer * width..(layer + 1) * width;
+        let mut w = m.part("per_layer_model_proj", [n_layers * width, dim], rows)?;
+        w.scale /= (dim as f32).sqrt();
+        let post = Some(norm.clone());
+        let half = std::f32::consts::FRAC_1_SQRT_2;
+        let of_x0 = ProjAdd { post, scale: half, ..ProjAdd::plain(x0, w, input) };
+        m.push(format!("{layer}.layer_input"), of_x0);
+
+        let gate = m.projection(&blk("inp_gate"), width, dim)?;
+        let gated = FfnIn::plain(x, None, gate, Act::GeluTanh, hidden);
+        m.push(format!("{layer}.layer_gate"), FfnIn { times: Some(input), ..gated });
+
+        let w = m.projection(&blk("proj"), dim, width)?;
+        let post = Some(m.rms_norm(&blk("post_norm"), dim)?);
+        m.push(format!("{layer}.layer_out"), ProjAdd { post, scale, ..ProjAdd::plain(hidden, w, x) });
+        Ok(())
+    }
+}
