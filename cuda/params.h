@@ -81,9 +81,9 @@
 #define ATTEND_MMA_SHARED_BYTES_64 28096
 #define ATTEND_MMA_SHARED_BYTES_128 69040
 #define ATTEND_MMA_SHARED_BYTES_256 74032
-#define ATTEND_MMA_CODES_SHARED_BYTES_64 34112
-#define ATTEND_MMA_CODES_SHARED_BYTES_128 79152
-#define ATTEND_MMA_CODES_SHARED_BYTES_256 87664
+#define ATTEND_MMA_CODES_SHARED_BYTES_64 35904
+#define ATTEND_MMA_CODES_SHARED_BYTES_128 82992
+#define ATTEND_MMA_CODES_SHARED_BYTES_256 90544
 #define ATTEND_MMA_BLOCKS_SHARED_BYTES_64 34880
 #define ATTEND_MMA_BLOCKS_SHARED_BYTES_128 81456
 #define ATTEND_MMA_BLOCKS_SHARED_BYTES_256 91248
@@ -408,13 +408,11 @@ struct SignsParams {
 /* KV cache of one layer, as codes. */
 struct CodedKvParams {
     struct CodesParams codes;
-    /* [pages, 2, n_kv_heads]: PAGE_POSITIONS f16 scales, one or two per vector, then PAGE_POSITIONS vectors
-     * of codes. */
+    /* [pages, 2, n_kv_heads]: for keys the page's mean, then PAGE_POSITIONS f16 scales, one or two per
+     * vector, then PAGE_POSITIONS vectors of codes (cuda/lib/codes.cuh). */
     POINTER(uint8_t) pages;
     /* [exact pages, 2, n_kv_heads, PAGE_POSITIONS, head_dim] of f16. */
     POINTER(uint16_t) exact;
-    /* [exact pages, n_kv_heads, head_dim]: mean of the keys of a sequence's first page. */
-    POINTER(float) means;
     /* Counts vectors with elements that were clamped. */
     POINTER(uint64_t) clamped;
     uint64_t page_bytes;

@@ -22,6 +22,7 @@
 
 #include "../params.h"
 #include "../simt.h"
+#include "step.cuh"
 
 // Packs the low two bits of 16 codes: those of element 4 g + n start at bit 16 (g / 2) + 4 n + 2 (g % 2), so
 // that a shift and a mask give a __byte_perm selector of four elements.
@@ -268,6 +269,16 @@ struct Codes4 {
     }
 };
 
+// Addresses of one head's mean of keys in a page of codes: [head_dim] of int8, an f16 scale, and zeros up to
+// 16 bytes (ggml-types/src/turboquant/mean.rs). The scales and codes of the keys follow.
+struct MeanAt {
+    uint8_t* elems;
+    uint32_t head_dim;
+
+    DEVICE static uint32_t bytes(uint32_t head_dim) { return (head_dim + 2 + 15) / 16 * 16; }
+    DEVICE uint16_t* scale() const { return reinterpret_cast<uint16_t*>(elems + head_dim); }
+};
+
 // Addresses of the vectors of one head in a page of codes; all keys come before the values.
 template <class C>
 struct CodedPage {
@@ -285,14 +296,21 @@ struct CodedPage {
     }
 };
 
+// Mean that was subtracted from the keys of a page of codes.
+template <class C>
+DEVICE MeanAt mean_at(const CodedKvParams& kv, uint32_t page, uint32_t head) {
+    uint64_t head_bytes = MeanAt::bytes(kv.head_dim) + CodedPage<typename C::Keys>::head_bytes(kv.head_dim);
+    return {kv.pages + page * kv.page_bytes + head * head_bytes, kv.head_dim};
+}
+
 template <class C>
 DEVICE CodedPage<typename C::Keys> coded_keys(const CodedKvParams& kv, uint32_t page, uint32_t head) {
-    return {kv.pages + page * kv.page_bytes + head * CodedPage<typename C::Keys>::head_bytes(kv.head_dim)};
+    return {mean_at<C>(kv, page, head).elems + MeanAt::bytes(kv.head_dim)};
 }
 
 template <class C>
 DEVICE CodedPage<typename C::Values> coded_values(const CodedKvParams& kv, uint32_t page, uint32_t head) {
-    uint8_t* after_keys = coded_keys<C>(kv, page, kv.n_kv_heads).scales;
+    uint8_t* after_keys = mean_at<C>(kv, page, kv.n_kv_heads).elems;
     return {after_keys + head * CodedPage<typename C::Values>::head_bytes(kv.head_dim)};
 }
 
@@ -307,11 +325,6 @@ struct Alike {
 // f16 vectors of one head in an exact page, [PAGE_POSITIONS, head_dim].
 DEVICE uint16_t* exact_head(const CodedKvParams& kv, uint32_t exact, uint32_t part, uint32_t head) {
     return kv.exact + ((uint64_t(exact) * 2 + part) * kv.n_kv_heads + head) * PAGE_POSITIONS * kv.head_dim;
-}
-
-// Mean of the keys of a sequence whose first page has the exact page `exact`.
-DEVICE float* mean_of(const CodedKvParams& kv, uint32_t exact, uint32_t head) {
-    return kv.means + (uint64_t(exact) * kv.n_kv_heads + head) * kv.head_dim;
 }
 
 // Exact page of page i of a sequence, or NO_PAGE.
@@ -330,4 +343,12 @@ DEVICE uint32_t exact_page_for(
     const CodedKvParams& kv, const StepTables& step, uint32_t seq, uint32_t n_positions, uint32_t i
 ) {
     return i < kv.sink_pages || i >= window_page(kv, n_positions) ? exact_page(step, seq, i) : NO_PAGE;
+}
+
+// Page of codes that such a row reads as page i, or NO_PAGE.
+DEVICE uint32_t coded_page_for(
+    const CodedKvParams& kv, const StepTables& step, uint32_t seq, uint32_t n_positions, uint32_t i
+) {
+    if (exact_page_for(kv, step, seq, n_positions, i) != NO_PAGE) return NO_PAGE;
+    return page_of(step, seq, i * PAGE_POSITIONS);
 }

@@ -5,11 +5,11 @@
 // owns a vector at a time. Steps of one row do not launch it if attention runs on tensor cores: the blocks of
 // attend_row.cuh call this code. The block of the row that fills a page encodes it. It rotates the batch's
 // other vectors of that page again, because other blocks are storing them at the same time, and reads earlier
-// ones from the page. From a sequence's first page it computes the mean of the keys, in f64 and in the order
-// of positions, as src/backend/cpu/kv/mod.rs does.
+// ones from the page. Keys are encoded less the mean of the page's keys, which is stored in the page, with
+// the bits of ggml-types/src/turboquant/mean.rs.
 //
-// Codes match ggml-types/src/turboquant/lloyd.rs and prod.rs, except where an element is within float
-// rounding of a border.
+// Codes match lloyd.rs and prod.rs in that folder, except where an element is within float rounding of a
+// border.
 #pragma once
 
 #include "../lib/codes.cuh"
@@ -20,7 +20,8 @@
 struct AppendRoom {
     // [PAGE_POSITIONS]: the batch row that writes a position, or kNoRow.
     uint32_t* source;
-    // [head_dim]
+    // [head_dim]: the mean of the keys, and what is stored of it.
+    double* exact_mean;
     float* mean;
     // [PAGE_POSITIONS, head_dim] of f16.
     uint16_t* page;
@@ -29,7 +30,8 @@ struct AppendRoom {
 
     DEVICE explicit AppendRoom(uint32_t head_dim) {
         source = reinterpret_cast<uint32_t*>(shared_memory());
-        mean = reinterpret_cast<float*>(source + PAGE_POSITIONS);
+        exact_mean = reinterpret_cast<double*>(source + PAGE_POSITIONS);
+        mean = reinterpret_cast<float*>(exact_mean + head_dim);
         page = reinterpret_cast<uint16_t*>(mean + head_dim);
         codes = reinterpret_cast<uint8_t*>(page + PAGE_POSITIONS * head_dim);
     }
@@ -103,32 +105,34 @@ struct Appended {
         return clamped;
     }
 
-    // Writes the mean of the keys in `room.page` to `room.mean`.
-    DEVICE void take_mean() const {
-        for (uint32_t e = threadIdx.x; e < head_dim(); e += blockDim.x) {
+    // Stores the mean of the keys in `room.page`, as int8 under one scale, and writes its elements to
+    // `room.mean`.
+    DEVICE void take_mean(const MeanAt& to) const {
+        uint32_t thread = threadIdx.x, threads = blockDim.x;
+        for (uint32_t e = thread; e < head_dim(); e += threads) {
             double sum = 0.0;
-            for (uint32_t pos = 0; pos < PAGE_POSITIONS; pos++) {
+            for (uint32_t pos = 0; pos < PAGE_POSITIONS; pos++)
                 sum += double(float_of_half(room.page[pos * head_dim() + e]));
-            }
-            room.mean[e] = float(sum / PAGE_POSITIONS);
+            room.exact_mean[e] = sum / PAGE_POSITIONS;
         }
         __syncthreads();
-    }
-
-    // Writes the mean to subtract from the sequence's keys to `room.mean`; 0 for values.
-    DEVICE void find_mean() const {
-        if (part == 1) {
-            for (uint32_t e = threadIdx.x; e < head_dim(); e += blockDim.x) room.mean[e] = 0.0f;
-            return;
+        double most = 0.0;
+        for (uint32_t e = thread % kWarpSize; e < head_dim(); e += kWarpSize)
+            most = Max::of(most, fabs(room.exact_mean[e]));
+        most = reduce_lanes<Max>(most, kWarpSize);
+        uint16_t bits = half_bits(float(most / 127.0));
+        float scale = float_of_half(bits);
+        for (uint32_t e = thread; e < head_dim(); e += threads) {
+            double steps = scale > 0.0f ? round(room.exact_mean[e] / double(scale)) : 0.0;
+            // A tiny scale is rounded by up to half of itself.
+            float within = fminf(fmaxf(float(steps), -127.0f), 127.0f);
+            to.elems[e] = uint8_t(int32_t(within));
+            room.mean[e] = scale * within;
         }
-        find(0);
-        if (room.source[PAGE_POSITIONS - 1] == kNoRow) {
-            const float* mean = mean_of(kv, exact_page(step, row.seq, 0), head);
-            for (uint32_t e = threadIdx.x; e < head_dim(); e += blockDim.x) room.mean[e] = mean[e];
-        } else {
-            load(0);
-            take_mean();
-        }
+        uint16_t* words = to.scale();
+        for (uint32_t at = thread; at < (MeanAt::bytes(head_dim()) - head_dim()) / 2; at += threads)
+            words[at] = at == 0 ? bits : uint16_t(0);
+        __syncthreads();
     }
 
     // Quantises a vector of length 1 / unit: writes its codes of kBits to `codes`, and the dequantised
@@ -195,7 +199,7 @@ struct Appended {
         }
     }
 
-    // Encodes the page in `room.page` as codes.
+    // Encodes the page in `room.page` as codes, keys less `room.mean`.
     template <class C>
     DEVICE void encode(const CodedPage<C>& to, const Book& book) const {
         uint32_t n_pieces = head_dim() / CODES_PIECE;
@@ -208,8 +212,8 @@ struct Appended {
             for (uint32_t j = 0; j < kLaneElems; j++) {
                 y.x[j] = 0.0f;
                 if (j >= y.n) continue;
-                uint16_t bits = room.page[pos * head_dim() + Vector::elem(j)];
-                y.x[j] = float_of_half(bits) - room.mean[Vector::elem(j)];
+                y.x[j] = float_of_half(room.page[pos * head_dim() + Vector::elem(j)]);
+                if (part == 0) y.x[j] -= room.mean[Vector::elem(j)];
                 squares = fmaf(y.x[j], y.x[j], squares);
             }
             squares = reduce_lanes<Sum>(squares, kWarpSize);
@@ -225,17 +229,6 @@ struct Appended {
         }
     }
 
-    // Encodes it as page i of the row's sequence.
-    template <class C>
-    DEVICE void encode(uint32_t i) const {
-        uint32_t page = page_of(step, row.seq, i * PAGE_POSITIONS);
-        if (part == 0) {
-            encode(coded_keys<C>(kv, page, head), C::key_book(kv));
-        } else {
-            encode(coded_values<C>(kv, page, head), value_book(kv));
-        }
-    }
-
     // Stores the row's rotated vector in its exact page; a warp calls it.
     DEVICE void keep(const Vector& v) const {
         uint16_t* to = exact(row.pos / PAGE_POSITIONS) + row.pos % PAGE_POSITIONS * head_dim();
@@ -244,23 +237,20 @@ struct Appended {
 
     DEVICE bool fills_page() const { return row.pos % PAGE_POSITIONS == PAGE_POSITIONS - 1; }
 
-    // Encodes the page that the row fills; for the first page of a sequence also stores the mean of the keys.
+    // Encodes the page that the row fills. The first pages are always read exactly, never from codes.
     template <class C>
     DEVICE void fill() const {
-        uint32_t page = row.pos / PAGE_POSITIONS;
-        if (page == 0 && part == 0) {
-            find(0);
-            load(0);
-            take_mean();
-            float* to = mean_of(kv, exact_page(step, row.seq, 0), head);
-            for (uint32_t e = threadIdx.x; e < head_dim(); e += blockDim.x) to[e] = room.mean[e];
+        uint32_t i = row.pos / PAGE_POSITIONS;
+        if (i < kv.sink_pages) return;
+        find(i);
+        load(i);
+        uint32_t page = page_of(step, row.seq, row.pos);
+        if (part == 0) {
+            take_mean(mean_at<C>(kv, page, head));
+            encode(coded_keys<C>(kv, page, head), C::key_book(kv));
+        } else {
+            encode(coded_values<C>(kv, page, head), value_book(kv));
         }
-        // The first pages are always read exactly, never from codes.
-        if (page < kv.sink_pages) return;
-        find_mean();
-        find(page);
-        load(page);
-        encode<C>(page);
     }
 
     // Clamps to the largest f16.

@@ -7,12 +7,14 @@
 //
 // Scores of codes are int8 products: the query is rounded to 255 steps of its largest element, codes are
 // converted to bytes by table look-up, and dp4a sums up to head_dim products exactly. The signs of a residual
-// contribute a popcount of bit-planes (lib/signs.cuh); the subtracted mean of the keys contributes the same
-// term at all positions. Values are bytes too, multiplied by weight and scale as floats. No page is
-// dequantised into memory.
+// contribute a popcount of bit-planes (lib/signs.cuh). The subtracted mean of a page's keys contributes the
+// same term at all of its positions, a float product per page and query head: the block computes those of
+// several pages at a time, each by one group of lanes. Values are bytes too, multiplied by weight and scale
+// as floats. No page is dequantised into memory.
 //
-// Reads 2 x (2 + bits x head_dim / 8) bytes per position and KV head, 2 more with signs, and 4 x head_dim per
-// exact position. Queries are rotated beforehand (append.cuh); the output is rotated back here.
+// Reads 2 x (2 + bits x head_dim / 8) bytes per position and KV head, 2 more with signs, a mean per page, and
+// 4 x head_dim per exact position. Queries are rotated beforehand (append.cuh); the output is rotated back
+// here.
 #pragma once
 
 #include "../lib/codes.cuh"
@@ -36,7 +38,7 @@ struct AttendQuery {
     // The lane's piece as bytes, and the value of one unit of a byte product.
     uint32_t bytes[ATTEND_HEADS][4];
     float step[ATTEND_HEADS];
-    // Dot product with the mean of the keys.
+    // Product with the mean of the current page's keys.
     float mean[ATTEND_HEADS];
 };
 
@@ -311,6 +313,33 @@ DEVICE uint32_t bytes_of_floats(const float* x, float by) {
     return word;
 }
 
+// Writes the products of the queries with the mean of page i to those of a group of lanes, if the row reads
+// codes of the page. All lanes of a warp call it.
+template <class C>
+DEVICE void multiply_mean(
+    const AttendCodesParams& p, const PagesTask<ATTEND_HEADS>& task, const AttendQuery& q, uint32_t i,
+    const PieceLanes& at, float* of_means
+) {
+    uint32_t page = NO_PAGE, words[4] = {};
+    if (i < task.end_page) page = coded_page_for(p.kv, p.step, task.row.seq, task.n_positions, i);
+    float scale = 0.0f;
+    if (page != NO_PAGE) {
+        MeanAt mean = mean_at<C>(p.kv, page, task.kv_head);
+        load_words<4>(mean.elems + at.piece * CODES_PIECE, words);
+        scale = float_of_half(*mean.scale());
+    }
+#pragma unroll
+    for (uint32_t h = 0; h < ATTEND_HEADS; h++) {
+        const float* query = q.floats + h * p.kv.head_dim + at.piece * CODES_PIECE;
+        float product = 0.0f;
+#pragma unroll
+        for (uint32_t e = 0; e < CODES_PIECE; e++)
+            product = fmaf(query[e], float(int8_t(words[e / 4] >> (8 * (e % 4)))), product);
+        product = reduce_lanes<Sum>(product, int(at.lanes));
+        if (at.piece == 0) of_means[at.group * ATTEND_HEADS + h] = product * scale;
+    }
+}
+
 template <class C>
 DEVICE void attend_codes(const AttendCodesParams& p) {
     // The step's tables are uploaded before its first kernel starts.
@@ -327,30 +356,21 @@ DEVICE void attend_codes(const AttendCodesParams& p) {
     Book book = C::key_book(p.kv);
     q.table[0] = book.table[0];
     q.table[1] = book.table[1];
-    uint32_t first_exact = exact_page(p.step, task.row.seq, 0);
-    // A sequence whose first page is not full has no mean yet, and no codes that need one.
-    const float* mean = mean_of(p.kv, first_exact, task.kv_head);
-    bool has_mean = task.n_positions > PAGE_POSITIONS;
 #pragma unroll
     for (uint32_t h = 0; h < ATTEND_HEADS; h++) {
         const float* query = q.floats + h * head_dim + piece * CODES_PIECE;
-        float most = 0.0f, along = 0.0f;
-        for (uint32_t e = 0; e < CODES_PIECE; e++) {
-            most = fmaxf(most, fabsf(query[e]));
-            if (has_mean) along = fmaf(query[e], mean[piece * CODES_PIECE + e], along);
-        }
-        for (uint32_t mask = lanes / 2; mask > 0; mask /= 2) {
-            most = fmaxf(most, __shfl_xor_sync(kWarp, most, mask));
-            along += __shfl_xor_sync(kWarp, along, mask);
-        }
+        float most = 0.0f;
+        for (uint32_t e = 0; e < CODES_PIECE; e++) most = fmaxf(most, fabsf(query[e]));
+        most = reduce_lanes<Largest>(most, int(lanes));
         float to_bytes = most > 0.0f ? 127.0f / most : 0.0f;
         q.step[h] = most / 127.0f * book.unit;
-        q.mean[h] = along;
         for (uint32_t i = 0; i < 4; i++) q.bytes[h][i] = bytes_of_floats(query + 4 * i, to_bytes);
     }
+    // After the queries, [groups, ATTEND_HEADS]: their products with the means of pages. The parts of the
+    // results need more room than this and the projected queries.
+    float* of_means = reinterpret_cast<float*>(shared_memory()) + ATTEND_HEADS * head_dim;
     if constexpr (C::Keys::kScales == 2) {
-        // After the queries; the parts of the results need more room than this.
-        float* projected = reinterpret_cast<float*>(shared_memory()) + ATTEND_HEADS * head_dim;
+        float* projected = of_means + of_thread.groups * ATTEND_HEADS;
         C::Keys::project(q.floats, head_dim, projected);
         __syncthreads();
 #pragma unroll
@@ -359,6 +379,12 @@ DEVICE void attend_codes(const AttendCodesParams& p) {
 
     AttendState state = no_state();
     for (uint32_t i = task.first_page; i < task.end_page; i++) {
+        uint32_t of_group = (i - task.first_page) % of_thread.groups;
+        if (of_group == 0) {
+            __syncthreads();
+            multiply_mean<C>(p, task, q, i + of_thread.group, of_thread, of_means);
+            __syncthreads();
+        }
         uint32_t n = task.positions(i), hidden = task.hidden(i),
             exact = exact_page_for(p.kv, p.step, task.row.seq, task.n_positions, i);
         if (exact != NO_PAGE) {
@@ -371,6 +397,8 @@ DEVICE void attend_codes(const AttendCodesParams& p) {
             auto values = coded_values<C>(p.kv, page, task.kv_head);
             CodedPosition<C> empty{};
             empty.codes = &p.kv.codes;
+#pragma unroll
+            for (uint32_t h = 0; h < ATTEND_HEADS; h++) q.mean[h] = of_means[of_group * ATTEND_HEADS + h];
             take_page<kCodesAtOnce>(state, q, keys, values, empty, hidden, n, head_dim, lanes);
         }
     }

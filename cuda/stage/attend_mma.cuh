@@ -364,6 +364,8 @@ struct HalvesSource {
                 part == 0 ? shared.keys : shared.values);
         cp_async_commit();
     }
+    // Called before the span from position `first` on arrives, when no warp needs the previous one.
+    DEVICE void begin_span(Shared&, uint32_t, bool) const {}
     // Writes what was loaded into registers to shared memory.
     DEVICE void arrive(Shared&, uint32_t) {}
     // Sums over the warp's elements; sums over all elements are then converted to scores.
@@ -372,7 +374,7 @@ struct HalvesSource {
         products_of_halves<D>(shared, warp, sums);
     }
     template <class Sums>
-    DEVICE void scores(const Shared& shared, const WarpTask<D>& warp, Sums& sums) const {
+    DEVICE void scores(const Shared& shared, const WarpTask<D>& warp, uint32_t, Sums& sums) const {
         scores_of_halves<D>(shared, warp, sums);
     }
     // Value of position `at` in the cache.
@@ -474,6 +476,7 @@ DEVICE void attend_tiles(const Params& p) {
     float sum[2] = {}, largest[2] = {-INFINITY, -INFINITY}, out[kOut][4] = {};
 
     for (uint32_t first = begin; first < end; first += kSpan) {
+        source.begin_span(shared, first, first == begin);
         cp_async_wait<1>();
         source.arrive(shared, 0);
         __syncthreads();
@@ -484,7 +487,7 @@ DEVICE void attend_tiles(const Params& p) {
         source.arrive(shared, 1);
         __syncthreads();
         add_products<D>(shared, scores);
-        source.scores(shared, warp, scores);
+        source.scores(shared, warp, first, scores);
         source.start(shared, 0, first + kSpan);
         // With D = 128 there is no register left for it.
         uint32_t seen_end = D == 128 ? shared.task.all_end : all_end;

@@ -99,6 +99,7 @@ struct BlocksSource {
         cp_async_commit();
     }
 
+    DEVICE void begin_span(Shared&, uint32_t, bool) const {}
     DEVICE void arrive(Shared& shared, uint32_t part) {
         uint32_t form = p.kv.forms[part];
         if (form == BLOCKS_HALVES) {
@@ -193,7 +194,7 @@ struct BlocksSource {
         }
     }
     template <class Sums>
-    DEVICE void scores(const Shared& shared, const WarpTask<D>& warp, Sums& sums) const {
+    DEVICE void scores(const Shared& shared, const WarpTask<D>& warp, uint32_t, Sums& sums) const {
         if (p.kv.forms[0] == BLOCKS_HALVES) scores_of_halves<D>(shared, warp, sums);
     }
 

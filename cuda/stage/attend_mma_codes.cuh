@@ -8,9 +8,11 @@
 //
 // Scores of codes are byte products with queries in 255 steps, weights are relative to the largest product
 // with a value's scale, and values are the f16 nearest to the codebook, all as in attend_row.cuh, so prefill
-// and decode use the same values.
+// and decode use the same values. Products of queries with the means of pages are products of f16, computed
+// once for kMeans pages, with the pages for the positions.
 //
-// Reads 2 x (2 + bits x D / 8) bytes per position, KV head and tile, and 4 x D per exact position. Queries
+// Reads 2 x (2 + bits x D / 8) bytes per position, KV head and tile, a mean per page, and 4 x D bytes per
+// exact position. Queries
 // are rotated beforehand (append.cuh); the output is rotated back here. Requires head_dim = D, `arrived` = 0.
 #pragma once
 
@@ -31,14 +33,18 @@ struct CodesSource {
     // Threads per block, and pieces of a span per thread.
     static constexpr uint32_t kThreads = Shape::kWarps * kWarpSize;
     static constexpr uint32_t kOwn = (kSpan * kPieces + kThreads - 1) / kThreads;
+    // Pages whose means are multiplied at a time: 8 per warp.
+    static constexpr uint32_t kMeans = 8 * Shape::kSharers;
     // Pitch of a vector of bytes, in f16 units.
     static constexpr uint32_t kBytesPitch = kPitch<D / 2>;
 
     struct Shared : AttendShared<D> {
         // Query vectors in 255 steps; `keys` has the same layout.
         uint16_t bytes[Shape::kVectors * kBytesPitch];
-        // Value of one unit of a byte product, and dot product with the mean of the keys.
-        float of_bytes[Shape::kVectors], of_mean[Shape::kVectors];
+        // Value of one unit of a byte product.
+        float of_bytes[Shape::kVectors];
+        // Products with the means of pages; page i is in row i % kMeans.
+        float of_means[kMeans][Shape::kVectors];
         // Scales of the span's keys and of its values, and exponents of the latter.
         float key_scales[kSpan], steps[kSpan], exponents[kSpan];
     };
@@ -56,33 +62,59 @@ struct CodesSource {
         : p(p), seq(row.seq), n_positions(row.pos + 1), kv_head_at(blockIdx.x / p.head_tiles), end(end) {}
 
     DEVICE void load_queries(Shared& shared, const TileTask& task) const {
-        // A sequence whose first page is not full has no mean yet, and no codes that need one.
-        bool has_mean = n_positions >= PAGE_POSITIONS;
-        const float* mean = mean_of(p.kv, exact_page(p.step, seq, 0), kv_head_at);
         uint32_t lane = threadIdx.x % kWarpSize;
-        float of_mean[D / kWarpSize] = {};
-#pragma unroll
-        for (uint32_t j = 0; j < D / kWarpSize; j++) {
-            if (has_mean) of_mean[j] = mean[lane + kWarpSize * j];
-        }
         ::load_queries<D>(p, shared, task, [&](
             uint32_t i, const auto& vector, uint32_t largest
         ) {
             uint8_t* to = reinterpret_cast<uint8_t*>(shared.bytes + i * kBytesPitch);
             bool broken = largest >= 0x7f800000u;
-            float most = __uint_as_float(largest), to_bytes = largest > 0 && !broken ? 127.0f / most : 0.0f,
-                along = 0.0f;
+            float most = __uint_as_float(largest), to_bytes = largest > 0 && !broken ? 127.0f / most : 0.0f;
 #pragma unroll
             for (uint32_t j = 0; j < D / kWarpSize; j++) {
                 float x = vector[j];
                 to[lane + kWarpSize * j] = broken ? uint8_t(0) : uint8_t(int32_t(rintf(x * to_bytes)));
-                if (has_mean) along = fmaf(x, of_mean[j], along);
             }
-            along = reduce_lanes<Sum>(along, kWarpSize);
-            if (lane != 0) return;
-            shared.of_bytes[i] = broken ? NAN : most / 127.0f * p.kv.codes.unit;
-            shared.of_mean[i] = along;
+            if (lane == 0) shared.of_bytes[i] = broken ? NAN : most / 127.0f * p.kv.codes.unit;
         });
+    }
+
+    // Multiplies the queries with the means of up to kMeans pages, from position `first` on. The previous
+    // products must no longer be needed.
+    DEVICE void multiply_means(Shared& shared, uint32_t first) const {
+        uint32_t thread = recomputed(threadIdx.x), sharer = thread / kWarpSize % Shape::kSharers;
+        Place at(thread);
+        // Row of the first of the warp's pages, and the lane's page.
+        uint32_t row = 8 * sharer, i = first / PAGE_POSITIONS / kMeans * kMeans + row + at.quartet;
+        uint32_t page = NO_PAGE;
+        if (i >= first / PAGE_POSITIONS && i * PAGE_POSITIONS < end)
+            page = coded_page_for(p.kv, p.step, seq, n_positions, i);
+        MeanAt mean = mean_at<C>(p.kv, page != NO_PAGE ? page : 0, kv_head_at);
+        float scale = page != NO_PAGE ? float_of_half(*mean.scale()) : 0.0f, sums[4] = {};
+        uint32_t vector = WarpTask<D>(thread).first_vector;
+#pragma unroll 4
+        for (uint32_t k = 0; k < D / 16; k++) {
+            uint32_t high[4], low[4], b[2] = {};
+            load_matrices<false>(high, shared.high + vector * kPitch<D> + block_at(kPitch<D>) + 16 * k);
+            load_matrices<false>(low, shared.low + vector * kPitch<D> + block_at(kPitch<D>) + 16 * k);
+#pragma unroll
+            for (uint32_t half = 0; half < 2 && page != NO_PAGE; half++) {
+                const uint8_t* from = mean.elems + 16 * k + 8 * half + 2 * at.member;
+                uint32_t two = *reinterpret_cast<const uint16_t*>(from);
+                b[half] = half2_bits(float(int8_t(two)), float(int8_t(two >> 8)));
+            }
+            mma_f16_16x8x16(sums, low, b);
+            mma_f16_16x8x16(sums, high, b);
+        }
+#pragma unroll
+        for (uint32_t which = 0; which < 4; which++) {
+            uint32_t column = 2 * at.member + which % 2, of = vector + at.quartet + which / 2 * 8;
+            float of_page = __shfl_sync(kWarp, scale, int(4 * column));
+            shared.of_means[row + column][of] = sums[which] * (shared.unscale[of] * of_page);
+        }
+    }
+
+    DEVICE void begin_span(Shared& shared, uint32_t first, bool is_first) const {
+        if (is_first || first % (kMeans * PAGE_POSITIONS) == 0) multiply_means(shared, first);
     }
 
     // Loads this thread's pieces of a span that starts at `place` of a page.
@@ -177,7 +209,9 @@ struct CodesSource {
     }
 
     template <class Sums>
-    DEVICE void scores(const Shared& shared, const WarpTask<D>& warp, Sums& sums) const {
+    DEVICE void scores(
+        const Shared& shared, const WarpTask<D>& warp, uint32_t first, Sums& sums
+    ) const {
         if (!coded[0]) {
             scores_of_halves<D>(shared, warp, sums);
             return;
@@ -187,7 +221,8 @@ struct CodesSource {
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             worth[half] = shared.of_bytes[warp.first_vector + at.quartet + 8 * half];
-            along[half] = shared.of_mean[warp.first_vector + at.quartet + 8 * half];
+            along[half] =
+                shared.of_means[first / PAGE_POSITIONS % kMeans][warp.first_vector + at.quartet + 8 * half];
         }
 #pragma unroll
         for (uint32_t t = 0; t < kTiles; t++) {

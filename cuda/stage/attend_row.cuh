@@ -21,10 +21,15 @@
 // the largest weight. So the products are below 2^15, and large where it matters, for any scales. Scales span
 // 40 powers of two; a weight kept as a float loses no precision over that range.
 //
+// Scores of codes contain the products of queries with the mean of the page. A warp computes those of 16 of
+// the block's pages at once, with the pages for the rows, and all warps read them from shared memory. They
+// are byte products too, but with queries in three bytes, because the error is the same at all positions of a
+// page, and means can be much larger than what is left of the keys.
+//
 // In a step of one row a block rotates its queries itself, and the block with the newest page appends the
 // row's key and value (append.cuh); in larger steps queries are rotated beforehand. The output is rotated
-// back here. Reads 2 x (2 + bits x D / 8) bytes per position and KV head, and 4 x D per exact one. Requires
-// head_dim = D, `arrived` = 0.
+// back here. Reads 2 x (2 + bits x D / 8) bytes per position and KV head, a mean per page, and 4 x D bytes
+// per exact position. Requires head_dim = D, `arrived` = 0.
 #pragma once
 
 #include "append.cuh"
@@ -40,44 +45,46 @@ constexpr uint32_t kRowWarps = (D > 128 ? ATTEND_ROW_THREADS_256 : ATTEND_WIDE_T
 // Scale of the weights, so that even small ones are normal f16.
 constexpr float kWeightSteps = 16384.0f;
 
+// Pitch of queries in bytes, in words.
+template <int D>
+constexpr uint32_t kBytesPitch = D / 4 + 4;
+
+// Bytes per element of a query, and steps of each per step of the one before.
+constexpr int kQueryBytes = 3;
+constexpr float kByteSteps = 254.0f;
+
 // The queries of a block as tensor core operands, in shared memory.
 template <int D>
 struct RowQueries {
     // Multiplied by a power of two and split into two f16.
     uint16_t high[ATTEND_ROW_HEADS * kPitch<D>], low[ATTEND_ROW_HEADS * kPitch<D>];
-    // In 255 steps; words of eight neighbouring heads are in different banks.
-    uint32_t bytes[ATTEND_ROW_HEADS * (D / 4 + 4)];
-    // Inverse of the power of two, value of one unit of a byte product, and dot product with the mean of the
-    // keys.
-    float unscale[ATTEND_ROW_HEADS], step[ATTEND_ROW_HEADS], mean[ATTEND_ROW_HEADS];
+    // In 255 steps; then the remainder in 255 steps of 1 / 254 of those, and its remainder likewise. Words of
+    // eight neighbouring heads are in different banks.
+    uint32_t bytes[kQueryBytes][ATTEND_ROW_HEADS * kBytesPitch<D>];
+    // Inverse of the power of two, and value of a step.
+    float unscale[ATTEND_ROW_HEADS], step[ATTEND_ROW_HEADS];
 
     // Neighbouring lanes share a head; each takes whole words of four elements.
-    DEVICE void load(const AttendCodesParams& p, const float* q, uint32_t heads, const float* mean_keys) {
+    DEVICE void load(const AttendCodesParams& p, const float* q, uint32_t heads) {
         constexpr uint32_t kLanes = D / 4 < kWarpSize ? D / 4 : kWarpSize, kWords = D / 4 / kLanes;
         const float factor = p.common.scale * 1.4426950408889634f;
         uint32_t lane = threadIdx.x % kLanes;
         for (uint32_t h = threadIdx.x / kLanes; h < ATTEND_ROW_HEADS; h += blockDim.x / kLanes) {
-            float x[4 * kWords] = {}, along = 0.0f;
+            float x[4 * kWords] = {};
             uint32_t largest = 0;
 #pragma unroll
             for (uint32_t w = 0; w < kWords && h < heads; w++) {
                 uint32_t elem = 4 * (w * kLanes + lane);
                 float4 of_query = *reinterpret_cast<const float4*>(q + h * D + elem);
-                float4 of_mean = *reinterpret_cast<const float4*>(mean_keys + elem);
-                float four[2][4] = {
-                    {of_query.x, of_query.y, of_query.z, of_query.w},
-                    {of_mean.x, of_mean.y, of_mean.z, of_mean.w}
-                };
+                float four[4] = {of_query.x, of_query.y, of_query.z, of_query.w};
 #pragma unroll
                 for (uint32_t i = 0; i < 4; i++) {
                     float& to = x[4 * w + i];
-                    to = four[0][i] * factor;
-                    along = fmaf(to, four[1][i], along);
+                    to = four[i] * factor;
                     // As integers, the bits of magnitudes sort like floats, with NaN above everything.
                     largest = Max::of(largest, __float_as_uint(to) & 0x7fffffffu);
                 }
             }
-            along = reduce_lanes<Sum>(along, int(kLanes));
             largest = reduce_lanes<Max>(largest, int(kLanes));
             bool broken = largest >= 0x7f800000u;
             float most = __uint_as_float(largest), to_bytes = largest > 0 && !broken ? 127.0f / most : 0.0f;
@@ -86,22 +93,29 @@ struct RowQueries {
             for (uint32_t w = 0; w < kWords; w++) {
                 uint32_t word = w * kLanes + lane,
                     *to = reinterpret_cast<uint32_t*>(high + h * kPitch<D>) + 2 * word;
-                uint32_t* rest = reinterpret_cast<uint32_t*>(low + h * kPitch<D>) + 2 * word;
-                bytes[h * (D / 4 + 4) + word] = broken ? 0u : bytes_of_floats(x + 4 * w, to_bytes);
+                uint32_t* to_low = reinterpret_cast<uint32_t*>(low + h * kPitch<D>) + 2 * word;
+                float steps[4];
+#pragma unroll
+                for (uint32_t i = 0; i < 4; i++) steps[i] = broken ? 0.0f : x[4 * w + i] * to_bytes;
+#pragma unroll
+                for (int byte = 0; byte < kQueryBytes; byte++) {
+                    bytes[byte][h * kBytesPitch<D> + word] = bytes_of_floats(steps, 1.0f);
+#pragma unroll
+                    for (uint32_t i = 0; i < 4; i++) steps[i] = (steps[i] - rintf(steps[i])) * kByteSteps;
+                }
 #pragma unroll
                 for (uint32_t i = 0; i < 2; i++) {
                     float a = broken ? 0.0f : x[4 * w + 2 * i] * power.by,
                         b = broken ? 0.0f : x[4 * w + 2 * i + 1] * power.by;
                     to[i] = half2_bits(a, b);
                     float2 there = floats_of_half2(to[i]);
-                    rest[i] = half2_bits(a - there.x, b - there.y);
+                    to_low[i] = half2_bits(a - there.x, b - there.y);
                 }
             }
             if (lane == 0) {
                 // A NaN or infinite query gives NaN.
                 unscale[h] = broken ? NAN : power.back;
-                step[h] = broken ? NAN : most / 127.0f * p.kv.codes.unit;
-                mean[h] = along;
+                step[h] = broken ? NAN : most / 127.0f;
             }
         }
     }
@@ -253,20 +267,71 @@ DEVICE void take_exact(
     }
 }
 
-// Operands of scores of codes: the bytes of head `quartet`, and step and mean of heads 2 member + {0, 1}.
+// Operands of byte products of a query: the bytes of head `quartet`.
+template <int D>
+DEVICE void load_operands(const uint32_t* bytes, uint32_t (&to)[D / 16]) {
+    Place at(recomputed(threadIdx.x));
+    load_words<D / 16>(bytes + at.quartet * kBytesPitch<D> + at.member * (D / 16), to);
+}
+
+// Means of the keys of 16 pages of codes as a warp loads them: a lane has D / 4 neighbouring elements of the
+// means of two pages, those of its rows `quartet` and `quartet + 8`.
+template <class C, int D>
+struct PageMeans {
+    uint32_t elems[2][D / 16];
+    uint16_t scales[2];
+
+    // Of NO_PAGE, loads zeros.
+    DEVICE void load(const CodedKvParams& kv, const uint32_t (&pages)[2], uint32_t head) {
+        *this = {};
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            if (pages[half] == NO_PAGE) continue;
+            MeanAt from = mean_at<C>(kv, pages[half], head);
+            load_words<D / 16>(from.elems + Place(recomputed(threadIdx.x)).member * (D / 4), elems[half]);
+            scales[half] = *from.scale();
+        }
+    }
+    // Writes the products with the queries, [16, ATTEND_ROW_HEADS].
+    DEVICE void multiply(const RowQueries<D>& queries, float* to) const {
+        Place at(recomputed(threadIdx.x));
+        int32_t sums[kQueryBytes][4] = {};
+#pragma unroll
+        for (int byte = 0; byte < kQueryBytes; byte++) {
+            uint32_t of_query[D / 16];
+            load_operands<D>(queries.bytes[byte], of_query);
+#pragma unroll
+            for (uint32_t i = 0; i < D / 16; i += 2) {
+                uint32_t a[4] = {elems[0][i], elems[1][i], elems[0][i + 1], elems[1][i + 1]},
+                    b[2] = {of_query[i], of_query[i + 1]};
+                mma_s8_16x8x32(sums[byte], a, b);
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            uint32_t head = 2 * at.member + i % 2;
+            float sum = 0.0f;
+#pragma unroll
+            for (int byte = kQueryBytes - 1; byte >= 0; byte--)
+                sum = fmaf(sum, 1.0f / kByteSteps, float(sums[byte][i]));
+            to[(at.quartet + i / 2 * 8) * ATTEND_ROW_HEADS + head] =
+                sum * (queries.step[head] * float_of_half(scales[i / 2]));
+        }
+    }
+};
+
+// Operands of scores of codes: the bytes of head `quartet`, and of heads 2 member + {0, 1} the value of one
+// unit of a product.
 template <int D>
 struct ByteOperands {
     uint32_t bytes[D / 16];
-    float step[2], mean[2];
+    float step[2];
 
-    DEVICE explicit ByteOperands(const RowQueries<D>& queries) {
-        Place at;
-        load_words<D / 16>(queries.bytes + at.quartet * (D / 4 + 4) + at.member * (D / 16), bytes);
+    DEVICE ByteOperands(const RowQueries<D>& queries, const CodesParams& codes) {
+        load_operands<D>(queries.bytes[0], bytes);
 #pragma unroll
-        for (int head = 0; head < 2; head++) {
-            step[head] = queries.step[2 * at.member + head];
-            mean[head] = queries.mean[2 * at.member + head];
-        }
+        for (int head = 0; head < 2; head++)
+            step[head] = queries.step[2 * Place().member + head] * codes.unit;
     }
 };
 
@@ -316,12 +381,13 @@ struct CodesTile {
     }
 };
 
-// Adds 16 positions of a full page of codes. Calls load_next() as soon as `tile` is no longer needed, and
-// hide(scores), which sets the scores of masked positions to -inf (at least one position is visible).
+// Adds 16 positions of a full page of codes; `of_mean` has the products of the queries with the page's mean.
+// Calls load_next() as soon as `tile` is no longer needed, and hide(scores), which sets the scores of masked
+// positions to -inf (at least one position is visible).
 template <class C, int D, class LoadNext, class Hide>
 DEVICE void take_codes(
     RowState<D>& state, const ByteOperands<D>& q, const CodesParams& codes, const CodesTile<C, D>& tile,
-    LoadNext load_next, Hide hide
+    const float* of_mean, LoadNext load_next, Hide hide
 ) {
     using V = typename C::Values;
     constexpr uint32_t kPieces = CodesTile<C, D>::kOfValue;
@@ -331,7 +397,7 @@ DEVICE void take_codes(
 #pragma unroll
     for (uint32_t i = 0; i < 4; i++) {
         float by = q.step[i % 2] * float_of_half(tile.key_scales[i / 2]);
-        scores[i] = fmaf(float(sums[0][i] + sums[1][i]), by, q.mean[i % 2]);
+        scores[i] = fmaf(float(sums[0][i] + sums[1][i]), by, of_mean[2 * Place().member + i % 2]);
     }
     typename V::Mixed mixed[kPieces][2];
 #pragma unroll
@@ -356,25 +422,14 @@ DEVICE void take_codes(
     }
 }
 
-// Loads the block's queries into shared memory at `to`, [heads, head_dim], and the mean of the keys (or
-// zeros) to `to_mean`. In a step of one row the queries are rotated on the way, and the block with the newest
-// page stores the row's key and value there and encodes the page if it is full, as `append` does in larger
-// steps. Ends with a barrier.
+// Loads the block's queries into shared memory at `to`, [heads, head_dim]. In a step of one row they are
+// rotated on the way, and the block with the newest page stores the row's key and value there and encodes the
+// page if it is full, as `append` does in larger steps. Ends with a barrier.
 template <class C, int D>
-DEVICE void bring_row(
-    const AttendCodesParams& p, const PagesTask<ATTEND_ROW_HEADS>& task, const float* mean, float* to,
-    float* to_mean
-) {
+DEVICE void bring_row(const AttendCodesParams& p, const PagesTask<ATTEND_ROW_HEADS>& task, float* to) {
     uint32_t warp = threadIdx.x / kWarpSize;
     const float* q = p.common.q + task.first_head * D;
-    // Loaded by the warp that has the least other work.
-    auto bring_mean = [&] {
-        if (warp != kRowWarps<D> - 1) return;
-        for (uint32_t at = threadIdx.x % kWarpSize; at < D; at += kWarpSize)
-            to_mean[at] = mean ? mean[at] : 0.0f;
-    };
     if (!p.raw) {
-        bring_mean();
         for (uint32_t at = threadIdx.x; at < task.heads * D; at += blockDim.x) to[at] = q[at];
         __syncthreads();
         return;
@@ -388,7 +443,6 @@ DEVICE void bring_row(
         for (uint32_t part = 0; part < 2; part++) appended(part).template fill<C>();
         __syncthreads();
     }
-    bring_mean();
     for (uint32_t i = warp; i < task.heads + 2 * newest; i += kRowWarps<D>) {
         bool of_query = i < task.heads;
         Appended it = appended(i - task.heads);
@@ -409,8 +463,14 @@ DEVICE void attend_row(const AttendCodesParams& p) {
     PagesTask<ATTEND_ROW_HEADS> task(p);
     uint32_t warp = threadIdx.x / kWarpSize;
     constexpr uint32_t kWarpsOfPage = PAGE_POSITIONS / kTilePositions, kStride = kRowWarps<D> / kWarpsOfPage;
+    // Number of pages whose means are multiplied at a time, 16 per warp. The parts of the results need more
+    // room than the products.
+    constexpr uint32_t kMeans = 128;
+    static_assert(kMeans <= kTilePositions * kRowWarps<D>, "no warp for some of the means");
+    static_assert(sizeof(RowQueries<D>) + kMeans * ATTEND_ROW_HEADS * 4 <=
+        kRowWarps<D> * ATTEND_ROW_HEADS * (2 + D) * 4, "no room for the products with means");
     uint32_t begin = task.first_page + warp / kWarpsOfPage, first = warp % kWarpsOfPage * kTilePositions;
-    // Exact page of the warp's page i; then the page of codes if there is no exact one.
+    // Exact page of page i; then the page of codes if there is no exact one.
     auto exact = [&](uint32_t i) {
         return exact_page_for(p.kv, p.step, task.row.seq, task.n_positions, i);
     };
@@ -422,8 +482,8 @@ DEVICE void attend_row(const AttendCodesParams& p) {
     uint32_t n_inner = end_coded > inner ? end_coded - inner : 0;
     auto coded = [&](uint32_t i) {
         if (i - inner >= n_inner) {
-            if (i >= task.end_page || first + kTilePositions <= task.hidden(i)) return uint32_t(NO_PAGE);
-            if (exact(i) != NO_PAGE) return uint32_t(NO_PAGE);
+            bool exists = i >= p.kv.sink_pages && i < end_coded;
+            if (!exists || first + kTilePositions <= task.hidden(i)) return uint32_t(NO_PAGE);
         }
         return page_of(p.step, task.row.seq, i * PAGE_POSITIONS);
     };
@@ -433,10 +493,20 @@ DEVICE void attend_row(const AttendCodesParams& p) {
         return i + (window - i + kStride - 1) / kStride * kStride;
     };
     uint32_t begin_exact = next_exact(begin);
-    uint32_t page = NO_PAGE, page_of_next = NO_PAGE, first_exact = NO_PAGE, exact_of_mean = NO_PAGE;
+    // First page of codes, and the lane's share of those whose means are multiplied from page i on.
+    uint32_t first_coded = task.first_page < p.kv.sink_pages ? p.kv.sink_pages : task.first_page;
+    auto find_means = [&](uint32_t i, uint32_t (&pages)[2]) {
+        uint32_t thread = recomputed(threadIdx.x);
+#pragma unroll
+        for (uint32_t half = 0; half < 2; half++) {
+            uint32_t own = i + kTilePositions * (thread / kWarpSize) + Place(thread).quartet + 8 * half;
+            bool exists = own < end_coded;
+            pages[half] = exists ? page_of(p.step, task.row.seq, own * PAGE_POSITIONS) : uint32_t(NO_PAGE);
+        }
+    };
+    uint32_t page = NO_PAGE, page_of_next = NO_PAGE, first_exact = NO_PAGE, pages_of_means[2];
     if (task.exists) {
-        // A sequence whose first page is not full has no mean yet, and no codes that need one.
-        if (task.n_positions > PAGE_POSITIONS) exact_of_mean = exact_page(p.step, task.row.seq, 0);
+        find_means(first_coded, pages_of_means);
         if (begin_exact < task.end_page) first_exact = exact(begin_exact);
         page = coded(begin);
         // A page of codes is loaded while an exact one is multiplied.
@@ -457,12 +527,20 @@ DEVICE void attend_row(const AttendCodesParams& p) {
     };
     RowQueries<D>& queries = *reinterpret_cast<RowQueries<D>*>(shared_memory());
     float* floats = reinterpret_cast<float*>(shared_memory() + sizeof(RowQueries<D>));
-    float* mean = floats + ATTEND_ROW_HEADS * D;
-    const float* mean_from = exact_of_mean != NO_PAGE ? mean_of(p.kv, exact_of_mean, task.kv_head) : nullptr;
-    bring_row<C, D>(p, task, mean_from, floats, mean);
+    bring_row<C, D>(p, task, floats);
     load(page);
-    queries.load(p, floats, task.heads, mean);
+    PageMeans<C, D> means;
+    means.load(p.kv, pages_of_means, task.kv_head);
+    queries.load(p, floats, task.heads);
     __syncthreads();
+    // Writes the products of the queries with the means of up to kMeans pages, [kMeans, ATTEND_ROW_HEADS],
+    // over the queries as floats.
+    auto multiply_means = [&](uint32_t i) {
+        uint32_t own = kTilePositions * (recomputed(threadIdx.x) / kWarpSize);
+        if (own < kMeans && i + own < end_coded) means.multiply(queries, floats + own * ATTEND_ROW_HEADS);
+        __syncthreads();
+    };
+    multiply_means(first_coded);
 
     RowState<D> state;
 #pragma unroll 1
@@ -475,29 +553,42 @@ DEVICE void attend_row(const AttendCodesParams& p) {
     }
     // While a page is multiplied, the codes of the warp's next page are loaded, and the page number of the
     // one after.
-    ByteOperands<D> q(queries);
+    ByteOperands<D> q(queries, p.kv.codes);
+    uint32_t i = begin, end = first_coded + kMeans;
+    while (true) {
 #pragma unroll 1
-    for (uint32_t i = begin; i < task.end_page; i += kStride) {
-        bool is_coded = page != NO_PAGE;
-        auto load_next = [&] {
-            load(page_of_next);
-            page = page_of_next;
-            page_of_next = coded(i + 2 * kStride);
-        };
-        auto hide = [&](float (&scores)[4]) {
-            if (i - inner < n_inner) return;
-            uint32_t hidden = task.hidden(i), n = task.positions(i);
+        for (; i < end && i < end_coded; i += kStride) {
+            bool is_coded = page != NO_PAGE;
+            auto load_next = [&] {
+                load(page_of_next);
+                page = page_of_next;
+                page_of_next = coded(i + 2 * kStride);
+            };
+            auto hide = [&](float (&scores)[4]) {
+                if (i - inner < n_inner) return;
+                uint32_t hidden = task.hidden(i);
 #pragma unroll
-            for (uint32_t at = 0; at < 4; at++) {
-                uint32_t place = first + Place().quartet + at / 2 * 8;
-                if (place - hidden >= n - hidden) scores[at] = -INFINITY;
+                for (uint32_t at = 0; at < 4; at++) {
+                    if (first + Place().quartet + at / 2 * 8 < hidden) scores[at] = -INFINITY;
+                }
+            };
+            if (is_coded) {
+                const float* of_mean = floats + (i + kMeans - end) * ATTEND_ROW_HEADS;
+                take_codes<C, D>(state, q, p.kv.codes, tile, of_mean, load_next, hide);
+            } else {
+                load_next();
             }
-        };
-        if (is_coded) {
-            take_codes<C, D>(state, q, p.kv.codes, tile, load_next, hide);
-        } else {
-            load_next();
         }
+        if (end >= end_coded) break;
+        find_means(end, pages_of_means);
+        means.load(p.kv, pages_of_means, task.kv_head);
+        __syncthreads();
+        multiply_means(end);
+        end += kMeans;
+        // Again, so that they are in no registers meanwhile.
+        q = ByteOperands<D>(queries, p.kv.codes);
+        tile = {};
+        load(page);
     }
     __syncthreads();
     state.leave();

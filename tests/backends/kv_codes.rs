@@ -1,7 +1,7 @@
-//! Codes written by the CUDA kernels, read back from pages: they match the codecs' bit for bit, except for
-//! elements on a threshold of the quantiser. The same for the means of keys that wgpu writes. Also attention
-//! over `tq3_0`, whose queries are multiplied with signs bit plane by bit plane, against f64 sums over the
-//! same codes.
+//! Means and codes written by the CUDA kernels, read back from pages: they match the codecs' bit for bit,
+//! except for elements on a threshold of the quantiser. The same for the means of keys that wgpu writes. Also
+//! attention over `tq3_0`, whose queries are multiplied with signs bit plane by bit plane, against f64 sums
+//! over the same codes.
 
 use ggml_types::kv_by_name;
 use ggml_types::turboquant::{Codebook, KeyMean, Lloyd, Planes, Prod, Qjl, Rotation, ScaleRule};
@@ -78,10 +78,11 @@ struct StoredPage {
     head_dim: usize,
     /// Keys, then values: `[n_kv_heads, PAGE, head_dim]` each.
     exact: Vec<f16>,
-    /// `[n_kv_heads, head_dim]`.
-    mean: Vec<f32>,
     codes: Vec<u8>,
 }
+
+/// Bits per element, signs included, and number of scales, of keys and of values.
+type Shapes = [(usize, usize); 2];
 
 impl StoredPage {
     fn read(running: &mut Running<'_>, pages: &PageTable, i: usize, head_dim: usize) -> Self {
@@ -91,39 +92,47 @@ impl StoredPage {
             bytes
         };
         let codes = page(KvPage::Quantised(pages.seq(0)[i]));
-        let both = page(KvPage::Exact(pages.exact(0)[i].unwrap()));
-        let (exact, mean) = both.split_at(2 * N_KV_HEADS * PAGE * head_dim * 2);
+        let exact = page(KvPage::Exact(pages.exact(0)[i].unwrap()));
         let halves = exact.as_chunks().0.iter().map(|bytes| f16::from_le_bytes(*bytes));
-        let floats = mean.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes));
-        Self { head_dim, exact: halves.collect(), mean: floats.collect(), codes }
+        Self { head_dim, exact: halves.collect(), codes }
+    }
+
+    /// A vector of an exact page.
+    fn halves(&self, part: usize, head: usize, place: usize) -> &[f16] {
+        &self.exact[((part * N_KV_HEADS + head) * PAGE + place) * self.head_dim..][..self.head_dim]
     }
 
     fn exact(&self, part: usize, head: usize, place: usize) -> Vec<f32> {
-        let at = ((part * N_KV_HEADS + head) * PAGE + place) * self.head_dim;
-        self.exact[at..at + self.head_dim].iter().map(|x| x.to_f32()).collect()
+        self.halves(part, head, place).iter().map(|x| x.to_f32()).collect()
     }
 
-    fn mean(&self, head: usize) -> &[f32] {
-        &self.mean[head * self.head_dim..][..self.head_dim]
+    /// Bytes of one head's keys or values, the mean of keys included, and where they begin.
+    fn head(&self, shapes: Shapes, part: usize, head: usize) -> (usize, &[u8]) {
+        let vectors = |(bits, scales): (usize, usize)| PAGE * (2 * scales + bits * self.head_dim / 8);
+        let mean = KeyMean::new(self.head_dim).bytes();
+        let head_bytes = [mean + vectors(shapes[0]), vectors(shapes[1])];
+        let begin = part * N_KV_HEADS * head_bytes[0] + head * head_bytes[part];
+        (if part == 0 { mean } else { 0 }, &self.codes[begin..][..head_bytes[part]])
     }
 
-    /// Scales and bytes of an encoded vector. `shapes` are the bits per element, signs included, and the
-    /// number of scales, of keys and of values.
-    fn vector(
-        &self,
-        shapes: [(usize, usize); 2],
-        part: usize,
-        head: usize,
-        place: usize,
-    ) -> (Vec<f16>, &[u8]) {
-        let head_bytes = |(bits, scales): (usize, usize)| PAGE * (2 * scales + bits * self.head_dim / 8);
-        let before = part * N_KV_HEADS * head_bytes(shapes[0]) + head * head_bytes(shapes[part]);
-        let (bits, n_scales) = shapes[part];
-        let head = &self.codes[before..][..head_bytes(shapes[part])];
-        let scale =
-            |i: usize| f16::from_le_bytes([head[2 * (i * PAGE + place)], head[2 * (i * PAGE + place) + 1]]);
-        let bytes = bits * self.head_dim / 8;
-        let vector = &head[2 * n_scales * PAGE + place * bytes..][..bytes];
+    /// The mean that was subtracted from the keys: as stored, and its elements.
+    fn mean(&self, shapes: Shapes, head: usize) -> (&[u8], Vec<f32>) {
+        let (n, bytes) = self.head(shapes, 0, head);
+        let mut mean = vec![0.0; self.head_dim];
+        KeyMean::new(self.head_dim).decode(&bytes[..n], &mut mean);
+        (&bytes[..n], mean)
+    }
+
+    /// Scales and bytes of an encoded vector.
+    fn vector(&self, shapes: Shapes, part: usize, head: usize, place: usize) -> (Vec<f16>, &[u8]) {
+        let (mean, bytes) = self.head(shapes, part, head);
+        let ((bits, n_scales), bytes) = (shapes[part], &bytes[mean..]);
+        let scale = |i: usize| {
+            let at = 2 * (i * PAGE + place);
+            f16::from_le_bytes([bytes[at], bytes[at + 1]])
+        };
+        let vector_bytes = bits * self.head_dim / 8;
+        let vector = &bytes[2 * n_scales * PAGE + place * vector_bytes..][..vector_bytes];
         ((0..n_scales).map(scale).collect(), vector)
     }
 }
@@ -233,22 +242,22 @@ fn kernels_write_the_codes_of_the_codecs() {
             let pages = windowed_pages(1, 4);
             let mut running = attention.case.on(&mut *backend);
             attention.run(&mut running, &pages, &inputs);
-            let first = StoredPage::read(&mut running, &pages, 0, head_dim);
             let keys = Lloyd::new(head_dim, bits as u32, ScaleRule::InnerProduct);
             let values = Lloyd::new(head_dim, bits as u32, ScaleRule::LeastSquares);
             let prod = Prod::new(head_dim, Qjl::srht(head_dim).unwrap());
             let (mut ties, mut vectors) = (0, 0);
             for i in CODED {
-                let stored = StoredPage::read(&mut running, &pages, i, head_dim);
+                let stored = &StoredPage::read(&mut running, &pages, i, head_dim);
                 for head in 0..N_KV_HEADS {
+                    let (of_page, mean) = stored.mean(shapes, head);
+                    let dims = |e: usize| (0..PAGE).map(move |place| stored.halves(0, head, place)[e]);
+                    let mut want = vec![0xee; of_page.len()];
+                    KeyMean::new(head_dim).encode((0..head_dim).map(dims), &mut want);
+                    assert_eq!(of_page, want, "{name}, {head_dim}: the mean of page {i}, head {head}");
                     for place in 0..PAGE {
                         let (scales, vector) = stored.vector(shapes, 0, head, place);
-                        let y: Vec<f32> = stored
-                            .exact(0, head, place)
-                            .iter()
-                            .zip(first.mean(head))
-                            .map(|(y, m)| y - m)
-                            .collect();
+                        let key = stored.exact(0, head, place);
+                        let y: Vec<f32> = key.iter().zip(&mean).map(|(y, m)| y - m).collect();
                         ties += match name {
                             "tq3_0" => check_prod(&prod, &y, &scales, vector),
                             _ => check_lloyd(&keys, &y, &scales, vector),
@@ -349,6 +358,7 @@ fn attention_over_signs_matches_f64() {
             prod.qjl().project_query(&mut projected);
             let (projected, projected_step) = quantise(&projected);
             let planes = Planes::new(&projected);
+            let of_mean = dot(q, &stored[READ_PAGE].mean(shapes, head).1);
             let answer = |sign_weight: f64| {
                 let mut soft = Vec::new();
                 for pos in 0..N_ROWS as usize {
@@ -371,7 +381,7 @@ fn attention_over_signs_matches_f64() {
                         f64::from(planes.signed_sum(&signs)) * projected_step * prod.qjl().factor();
                     let score = step * codes * scales[0].to_f64()
                         + sign_weight * signed_sum * scales[1].to_f64()
-                        + dot(q, stored[0].mean(head));
+                        + of_mean;
                     let (scales, vector) = stored[page].vector(shapes, 1, head, place);
                     let value = |e: usize| value_units[usize::from(code(vector, 3, e))] * scales[0].to_f64();
                     soft.push((score, (0..head_dim).map(value).collect::<Vec<f64>>()));

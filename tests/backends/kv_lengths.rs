@@ -374,6 +374,31 @@ fn pairs_of_codecs() {
     }
 }
 
+/// More pages in one split than the CUDA kernels multiply the means of at a time, at most 128. The sequence
+/// repeats a few pages, so that it is filled quickly.
+#[test]
+fn many_pages_in_one_split() {
+    let (n_filled, length) = (4, 130 * PAGE as u32);
+    let of = |i: usize| if i < n_filled { i } else { 1 + i % (n_filled - 1) };
+    let mut attention = Attention::new(kv_by_name("turboquant").unwrap(), length + 1, 1);
+    let (pages, exact) = (attention.pages.seq(0).to_vec(), attention.pages.exact(0).to_vec());
+    *attention.pages.seq_mut(0) = (0..pages.len()).map(|i| pages[of(i)]).collect();
+    *attention.pages.exact_mut(0) = (0..exact.len()).map(|i| exact[of(i)]).collect();
+    let inputs = Attention::inputs(5, (n_filled * PAGE) as u32);
+    let vectors = attention.vectors(&inputs);
+    let repeated = |side, vectors: &[Vec<f32>]| {
+        let StoredSide { exact, coded, means } = attention.stored(side, vectors);
+        let at = |p: usize| of(p / PAGE) * PAGE + p % PAGE;
+        let all = |x: &[Vec<f32>]| (0..=length as usize).map(|p| x[at(p)].clone()).collect();
+        let means = (0..pages.len()).map(|i| means[of(i)].clone()).collect();
+        StoredSide { exact: all(&exact), coded: all(&coded), means }
+    };
+    let stored = [repeated(KvSide::Keys, &vectors.k), repeated(KvSide::Values, &vectors.v)];
+    for mut backend in cpus(&[1]).into_iter().take(1).chain(simt(1)) {
+        compare_splits(&mut *backend, &attention, &stored, &inputs, &[length]);
+    }
+}
+
 #[test]
 #[ignore = "thorough: scripts/test --all"]
 fn lengths_of_many_splits() {

@@ -126,9 +126,9 @@ impl Op for Append<'_> {
             KvLayout::Elements(_) => return Vec::new(),
             KvLayout::Codes(kv) => {
                 let warps = APPEND_THREADS as usize / 32;
-                // The row that writes each position, the mean, a page of halves, and the codes of each warp's
-                // vector.
-                let shared = 4 * PAGE + 4 * decl.head_dim + 2 * PAGE * decl.head_dim + warps * decl.head_dim;
+                // The row that writes each position; the mean, in f64 and in f32; a page of halves; and the
+                // codes of each warp's vector.
+                let shared = 4 * PAGE + (8 + 4 + 2 * PAGE + warps) * decl.head_dim;
                 (words(&AppendParams { step, kv, raw, q, group, reserved: 0 }), shared)
             }
             KvLayout::Blocks(kv) => {

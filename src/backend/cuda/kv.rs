@@ -141,25 +141,24 @@ fn clipped(pages: usize) -> u32 {
 
 /// Bytes of a page of one layer, excluding exact pages.
 fn page_bytes(decl: &KvDecl) -> u64 {
-    let codes = |bits: u32| 2 + bits as usize * decl.head_dim / 8;
-    let two_vectors = match form(decl).expect("the plan was made") {
-        VectorForm::Elements(bytes) => 2 * stride(decl) * bytes as usize,
-        VectorForm::Codes(bits) => 2 * codes(bits),
-        // Keys: two bits and a sign per element, and two scales.
-        VectorForm::Signs(bits) => codes(3) + 2 + codes(bits),
-        VectorForm::Blocks(forms) => forms.map(|form| block_vector_bytes(form, decl.head_dim)).iter().sum(),
+    let of_codec = |codec: &dyn KvCodec, side| {
+        codec.page_bytes(side, decl.head_dim, PAGE).expect("the program was checked")
     };
-    (decl.n_kv_heads * PAGE * two_vectors) as u64
+    let of_head = match form(decl).expect("the plan was made") {
+        VectorForm::Elements(bytes) => PAGE * 2 * stride(decl) * bytes as usize,
+        VectorForm::Codes(_) | VectorForm::Signs(_) => {
+            of_codec(decl.k, KvSide::Keys) + of_codec(decl.v, KvSide::Values)
+        }
+        VectorForm::Blocks(forms) => {
+            PAGE * forms.map(|form| block_vector_bytes(form, decl.head_dim)).iter().sum::<usize>()
+        }
+    };
+    (decl.n_kv_heads * of_head) as u64
 }
 
 /// Bytes of an exact page of one layer: keys and values as halves, `cols` elements each per position.
 fn exact_bytes(cols: usize) -> usize {
     2 * PAGE * cols * size_of::<f16>()
-}
-
-/// Bytes of the mean of an exact page's keys.
-fn mean_bytes(cols: usize) -> usize {
-    cols * size_of::<f32>()
 }
 
 /// Bytes of a vector in blocks, including scales, or in halves.
@@ -213,7 +212,6 @@ impl KvLayout {
                 codes: CodesParams::zeroed(),
                 pages,
                 exact: exact(exact_bytes(cols))?,
-                means: exact(mean_bytes(cols))?,
                 clamped,
                 page_bytes,
                 n_kv_heads,
@@ -248,24 +246,23 @@ impl KvLayout {
         }
     }
 
-    /// Address ranges of a page of keys and values, as start and bytes: one range, or an exact page and the
-    /// mean of its keys, or none. `decl` is the one the cache was created with.
-    pub fn stretches(&self, decl: &KvDecl, page: KvPage) -> Vec<(Address, usize)> {
+    /// Address range of a page of keys and values, as start and bytes; `None` if the cache has no such page.
+    /// `decl` is the one the cache was created with.
+    pub fn stretch(&self, decl: &KvDecl, page: KvPage) -> Option<(Address, usize)> {
         let nth = |from: Address, bytes: usize, i: u32| (from + u64::from(i) * bytes as u64, bytes);
         match (page, *self) {
-            (KvPage::Quantised(_), _) if decl.sliding.is_some() => Vec::new(),
-            (KvPage::Sliding(_), _) if decl.sliding.is_none() => Vec::new(),
+            (KvPage::Quantised(_), _) if decl.sliding.is_some() => None,
+            (KvPage::Sliding(_), _) if decl.sliding.is_none() => None,
             (
                 KvPage::Quantised(i) | KvPage::Sliding(i),
                 Self::Elements(KvParams { pages, page_bytes, .. })
                 | Self::Codes(CodedKvParams { pages, page_bytes, .. })
                 | Self::Blocks(BlockKvParams { pages, page_bytes, .. }),
-            ) => vec![nth(pages, page_bytes as usize, i)],
-            (KvPage::Exact(i), Self::Codes(CodedKvParams { exact, means, n_kv_heads, head_dim, .. })) => {
-                let cols = (n_kv_heads * head_dim) as usize;
-                vec![nth(exact, exact_bytes(cols), i), nth(means, mean_bytes(cols), i)]
+            ) => Some(nth(pages, page_bytes as usize, i)),
+            (KvPage::Exact(i), Self::Codes(CodedKvParams { exact, n_kv_heads, head_dim, .. })) => {
+                Some(nth(exact, exact_bytes((n_kv_heads * head_dim) as usize), i))
             }
-            (KvPage::Exact(_), Self::Elements(_) | Self::Blocks(_)) | (KvPage::State(_), _) => Vec::new(),
+            (KvPage::Exact(_), Self::Elements(_) | Self::Blocks(_)) | (KvPage::State(_), _) => None,
         }
     }
 

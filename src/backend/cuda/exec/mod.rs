@@ -392,7 +392,7 @@ impl Compiled {
         let kvs = self.program.kvs.iter().zip(&self.memory.kvs);
         let states = self.program.states.iter().zip(&self.memory.states);
         let of_states = states.flat_map(move |(decl, states)| states.stretches(decl, page));
-        kvs.flat_map(move |(decl, kept)| kept.stretches(decl, page)).chain(of_states)
+        kvs.flat_map(move |(decl, kept)| kept.stretch(decl, page)).chain(of_states)
     }
 
     /// Bytes of a page of all caches.
