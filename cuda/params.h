@@ -431,8 +431,8 @@ struct SignsParams {
 /* KV cache of one layer, as codes. */
 struct CodedKvParams {
     struct CodesParams codes;
-    /* [pages, 2, n_kv_heads]: for keys the page's mean, then PAGE_POSITIONS f16 scales, one or two per vector,
-     * then PAGE_POSITIONS vectors of codes (cuda/lib/codes.cuh). */
+    /* [pages, 2, n_kv_heads]: for keys the page's mean, then PAGE_POSITIONS f16 scales, one or two per
+     * vector, then PAGE_POSITIONS vectors of codes (cuda/lib/codes.cuh). */
     POINTER(uint8_t) pages;
     /* [exact pages, 2, n_kv_heads, PAGE_POSITIONS, head_dim] of f16. */
     POINTER(uint16_t) exact;

@@ -5,8 +5,8 @@
 // owns a vector at a time. Steps of one row do not launch it if attention runs on tensor cores: the blocks of
 // attend_row.cuh call this code. The block of the row that fills a page encodes it. It rotates the batch's
 // other vectors of that page again, because other blocks are storing them at the same time, and reads earlier
-// ones from the page. Keys are encoded less the mean of the page's keys, which is stored in the page, with the
-// bits of ggml-types/src/turboquant/mean.rs.
+// ones from the page. Keys are encoded less the mean of the page's keys, which is stored in the page, with
+// the bits of ggml-types/src/turboquant/mean.rs.
 //
 // Codes match lloyd.rs and prod.rs in that folder, except where an element is within float rounding of a
 // border.

@@ -13,7 +13,8 @@
 // as floats. No page is dequantised into memory.
 //
 // Reads 2 x (2 + bits x head_dim / 8) bytes per position and KV head, 2 more with signs, a mean per page, and
-// 4 x head_dim per exact position. Queries are rotated beforehand (append.cuh); the output is rotated back here.
+// 4 x head_dim per exact position. Queries are rotated beforehand (append.cuh); the output is rotated back
+// here.
 #pragma once
 
 #include "../lib/codes.cuh"

@@ -22,14 +22,14 @@
 // 40 powers of two; a weight kept as a float loses no precision over that range.
 //
 // Scores of codes contain the products of queries with the mean of the page. A warp computes those of 16 of
-// the block's pages at once, with the pages for the rows, and all warps read them from shared memory. They are
-// byte products too, but with queries in three bytes, because the error is the same at all positions of a page,
-// and means can be much larger than what is left of the keys.
+// the block's pages at once, with the pages for the rows, and all warps read them from shared memory. They
+// are byte products too, but with queries in three bytes, because the error is the same at all positions of a
+// page, and means can be much larger than what is left of the keys.
 //
 // In a step of one row a block rotates its queries itself, and the block with the newest page appends the
 // row's key and value (append.cuh); in larger steps queries are rotated beforehand. The output is rotated
-// back here. Reads 2 x (2 + bits x D / 8) bytes per position and KV head, a mean per page, and 4 x D bytes per
-// exact position. Requires head_dim = D, `arrived` = 0.
+// back here. Reads 2 x (2 + bits x D / 8) bytes per position and KV head, a mean per page, and 4 x D bytes
+// per exact position. Requires head_dim = D, `arrived` = 0.
 #pragma once
 
 #include "append.cuh"
@@ -464,8 +464,8 @@ DEVICE void attend_row(const AttendCodesParams& p) {
     PagesTask<ATTEND_ROW_HEADS> task(p);
     uint32_t warp = threadIdx.x / kWarpSize;
     constexpr uint32_t kWarpsOfPage = PAGE_POSITIONS / kTilePositions, kStride = kRowWarps<D> / kWarpsOfPage;
-    // Number of pages whose means are multiplied at a time, 16 per warp. The parts of the results need more room than
-    // the products.
+    // Number of pages whose means are multiplied at a time, 16 per warp. The parts of the results need more
+    // room than the products.
     constexpr uint32_t kMeans = 128;
     static_assert(kMeans <= kTilePositions * kRowWarps<D>, "no warp for some of the means");
     static_assert(sizeof(RowQueries<D>) + kMeans * ATTEND_ROW_HEADS * 4 <=
@@ -534,8 +534,8 @@ DEVICE void attend_row(const AttendCodesParams& p) {
     means.load(p.kv, pages_of_means, task.kv_head);
     queries.load(p, floats, task.heads);
     __syncthreads();
-    // Writes the products of the queries with the means of up to kMeans pages, [kMeans, ATTEND_ROW_HEADS], over
-    // the queries as floats.
+    // Writes the products of the queries with the means of up to kMeans pages, [kMeans, ATTEND_ROW_HEADS],
+    // over the queries as floats.
     auto multiply_means = [&](uint32_t i) {
         uint32_t own = kTilePositions * (recomputed(threadIdx.x) / kWarpSize);
         if (own < kMeans && i + own < end_coded) means.multiply(queries, floats + own * ATTEND_ROW_HEADS);
