@@ -32,7 +32,7 @@ pub fn tokenizer_json(metadata: &Metadata, options: TokenizerOptions) -> Result<
         Algorithm::RankedBpe => {
             let mut model = byte_level(&vocab, metadata, false)?;
             model["byte_fallback"] = true.into();
-            let newlines = split("[^\\n]+|[\\n]+".to_owned());
+            let newlines = split("[^\\n]+|[\\n]+");
             (model, normalizer(&vocab), newlines, spm_decoder(&vocab), true)
         }
         Algorithm::ScoredBpe => (scored(&vocab), normalizer(&vocab), Json::Null, spm_decoder(&vocab), true),
@@ -122,7 +122,7 @@ fn byte_level_step(decodes: bool) -> Json {
     json!({ "type": "ByteLevel", "add_prefix_space": decodes, "trim_offsets": true, "use_regex": decodes })
 }
 
-fn split(pattern: String) -> Json {
+fn split(pattern: &str) -> Json {
     let pattern = json!({ "Regex": pattern });
     json!({ "type": "Split", "pattern": pattern, "behavior": "Isolated", "invert": false })
 }
