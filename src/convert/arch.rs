@@ -125,6 +125,9 @@ pub struct Rule {
     pub linear: bool,
 }
 
+/// Reads which layers of a checkpoint are recurrent.
+pub type ReadRecurrent = fn(&Config) -> Result<Recurrent, ConvertError>;
+
 /// A transformers architecture that can be converted.
 #[derive(Debug)]
 pub struct Architecture {
@@ -142,7 +145,7 @@ pub struct Architecture {
     /// architecture has no such layers.
     pub delta: &'static [&'static [Rule]],
     /// Reads which layers have a short convolution instead of attention, if the architecture has such layers.
-    pub recurrent: Option<fn(&Config) -> Result<Recurrent, ConvertError>>,
+    pub recurrent: Option<ReadRecurrent>,
     /// Tensors of the first layers if these have no experts; empty if all layers are alike.
     pub dense_first: &'static [&'static [Rule]],
     /// Key of the width of an expert.

@@ -128,7 +128,8 @@ fn split(pattern: &str) -> Json {
 }
 
 fn steps(pre: PreTokenizer) -> Json {
-    let steps: Vec<Json> = pre.published().map(split).chain([byte_level_step(false)]).collect();
+    let steps: Vec<Json> =
+        pre.published().map(|pattern| split(&pattern)).chain([byte_level_step(false)]).collect();
     json!({ "type": "Sequence", "pretokenizers": steps })
 }
 
