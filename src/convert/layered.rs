@@ -73,13 +73,10 @@ impl Layered {
         let n_layers = self.slides.len();
         let count = |n: usize| Value::U32(n as u32);
         let each = |of: &dyn Fn(usize) -> usize| -> Value {
-            let all: Vec<u32> = (0..n_layers).map(|at| of(at) as u32).collect();
+            let all: Vec<usize> = (0..n_layers).map(of).collect();
             match all.iter().all(|n| *n == all[0]) {
-                true => Value::U32(all[0]),
-                false => {
-                    let all: Vec<Value> = all.into_iter().map(Value::U32).collect();
-                    Array::from_values(ValueType::U32, &all).into()
-                }
+                true => count(all[0]),
+                false => Array::from_i32s(all.into_iter().map(|n| n as i32)).into(),
             }
         };
         set("feed_forward_length", each(&|layer| ffn * self.widens(layer)));

@@ -3,8 +3,8 @@
 use std::ops::{Add, AddAssign};
 
 use super::{
-    Attend, AttnIn, Conv, Delta, Embed, Expert, Experts, FfnIn, HeadProj, Kv, LatentIn, Linear, Logits,
-    Mamba, PAGE, Program, ProjAdd, ProjIn, Routing, Row, Sample, Stage, Step, Weight,
+    Attend, AttnIn, Conv, Delta, Embed, Expert, Experts, FfnIn, HeadProj, Kv, KvDecl, LatentIn, Linear,
+    Logits, Mamba, PAGE, Program, ProjAdd, ProjIn, Routing, Row, Sample, Stage, Step, Weight,
 };
 
 const F16_BYTES: u64 = 2;
@@ -214,10 +214,11 @@ impl Program {
     fn cache_bytes(&self, kv: Kv) -> u64 {
         // `sides` has the codecs, `pages` the sliding window, and `read_bytes` the exact window.
         let decl = self.kv_decl(kv);
-        let exact = (self.limits.exact_pages * PAGE * decl.head_dim) as u64 * F16_BYTES;
+        let KvDecl { n_kv_heads, head_dim, k: _, v: _, window: _, sliding: _, values_are_keys: _ } = *decl;
+        let exact = (self.limits.exact_pages * PAGE * head_dim) as u64 * F16_BYTES;
         let pages = decl.pages(&self.limits) as u64;
         let side = |(page_bytes, windowed)| pages * page_bytes + if windowed { exact } else { 0 };
-        decl.n_kv_heads as u64 * self.sides(kv).map(side).iter().sum::<u64>()
+        n_kv_heads as u64 * self.sides(kv).map(side).iter().sum::<u64>()
     }
 
     /// Per side (keys, values): the bytes of a page of one head in its codec, and true if pages are only
