@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::process;
 use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Mutex, PoisonError, RwLock};
@@ -148,6 +149,19 @@ impl Engine {
             }
         }
         Ok(all)
+    }
+
+    /// Saves the KV cache of a computed prompt to a file; returns its tokens.
+    fn save_prompt(&self, py: Python<'_>, tokens: Vec<u32>, path: PathBuf) -> PyResult<usize> {
+        stay_out(py);
+        let save = || self.with(|inner| inner.save_prompt(tokens, &path).map_err(PyValueError::new_err));
+        without_lock(py, save)
+    }
+
+    /// Restores the KV cache of a saved prompt; returns its tokens.
+    fn restore_prompt(&self, py: Python<'_>, path: PathBuf) -> PyResult<usize> {
+        stay_out(py);
+        without_lock(py, || self.with(|inner| inner.restore_prompt(&path).map_err(PyValueError::new_err)))
     }
 
     /// Ends running requests, and frees the model. In a forked child it does nothing.

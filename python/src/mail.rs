@@ -120,8 +120,16 @@ struct ToMail;
 
 impl ToMail {
     fn post(&self) -> Option<Arc<Post>> {
-        LOG.try_lock().ok()?.clone()
+        // In a forked child the lock may be held by a thread of the parent, and never be released.
+        let tried = (0..1000).find_map(|_| LOG.try_lock().ok().map(|log| log.clone()).or_else(pause));
+        tried.flatten()
     }
+}
+
+/// Lets other threads run.
+fn pause<T>() -> Option<T> {
+    std::thread::yield_now();
+    None
 }
 
 /// Python's number of a level.

@@ -380,6 +380,25 @@ class Engine:
         answer = self._whole(self._ask("apply_template", "/apply-template", asked, parameters))
         return str(answer["prompt"])
 
+    def save_prompt(self, prompt: Prompt, path: Union[str, os.PathLike[str]]) -> int:
+        """Computes a prompt, and saves its KV cache to a file, from which `restore_prompt` takes it: a system
+        prompt, or a long document, is then not computed again in another process. Returns the number of
+        tokens in the file: whole pages of 64.
+
+        Raises `RequestError` for a prompt of fewer than 64 tokens, and a file that cannot be written.
+        """
+        tokens = self.tokenize(prompt) if isinstance(prompt, str) else _ids(prompt)
+        self.generate(tokens, max_tokens=1).read()
+        return _native(lambda: self._inner.save_prompt(tokens, os.path.expanduser(os.fspath(path))))
+
+    def restore_prompt(self, path: Union[str, os.PathLike[str]]) -> int:
+        """Takes the KV cache of a prompt from a file, for texts that begin with this prompt. Returns the
+        number of its tokens. The file must be of the same model and KV cache type.
+
+        Raises `RequestError` for a file that cannot be read, or is of another model.
+        """
+        return _native(lambda: self._inner.restore_prompt(os.path.expanduser(os.fspath(path))))
+
     @property
     def n_ctx(self) -> int:
         """Maximum positions of a text."""

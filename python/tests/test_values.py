@@ -285,3 +285,23 @@ def test_paths_of_models(tmp_path, monkeypatch):
         with pytest.raises(sterna.LoadError, match="missing.gguf") as caught:
             sterna.Engine(path, backend="cpu")
         assert "~" not in str(caught.value)
+
+
+def test_saved_prompts_are_not_computed_again(engine, tmp_path):
+    prompt = "There was a little rabbit who lived in a wood. " * 12
+    same = {"max_tokens": 6, "temperature": 0}
+    expected = engine.generate(prompt, **same).read()
+    n_tokens = engine.save_prompt(prompt, tmp_path / "rabbit.kv")
+    assert n_tokens % 64 == 0 and 64 <= n_tokens <= len(engine.tokenize(prompt))
+    with sterna.Engine(backend="cpu") as other:
+        assert other.restore_prompt(tmp_path / "rabbit.kv") == n_tokens
+        text = other.generate(prompt, **same)
+        assert text.read() == expected
+        assert text.usage["prompt_tokens_details"]["cached_tokens"] >= n_tokens
+    for call, said in [
+        (lambda: engine.save_prompt("short", tmp_path / "a"), "fewer than 64 tokens"),
+        (lambda: engine.save_prompt(prompt, tmp_path / "nothing" / "a"), "could not be written"),
+        (lambda: engine.restore_prompt(tmp_path / "missing"), "no such file"),
+    ]:
+        with pytest.raises(sterna.RequestError, match=said):
+            call()

@@ -5,6 +5,7 @@ use std::convert::Infallible;
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
@@ -19,7 +20,7 @@ use hyper::header::HeaderMap;
 use hyper::service::Service;
 use hyper_util::service::TowerToHyperService;
 use tokio::runtime::Runtime;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::AbortHandle;
 
 use super::api;
@@ -34,6 +35,7 @@ use super::model::ModelSource;
 use super::models::Models;
 use super::options::ServeOptions;
 use super::server;
+use super::slots::{Action, SlotError, SlotLimits, SlotOrder, SlotPath};
 use super::status::Phase;
 use super::watchdog;
 use sterna_engine::Engine;
@@ -113,6 +115,45 @@ impl InProcess {
     /// The model.
     pub fn engine(&self) -> Option<Engine> {
         self.app.models.alive().first().map(|instance| instance.served.engine.clone())
+    }
+
+    /// Saves the KV cache of a prompt that has been computed to a file, and returns its number of tokens:
+    /// whole pages of 64.
+    ///
+    /// # Errors
+    /// Fewer than 64 tokens are in the prefix cache; the file cannot be written; the engine has stopped.
+    pub fn save_prompt(&self, tokens: Vec<u32>, file: &Path) -> Result<usize, String> {
+        self.act(|path| Action::SavePrompt(path, tokens), file)
+    }
+
+    /// Restores the KV cache of a saved prompt to the prefix cache, and returns its number of tokens.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is of another model; too little memory; the engine has stopped.
+    pub fn restore_prompt(&self, file: &Path) -> Result<usize, String> {
+        self.act(Action::Restore, file)
+    }
+
+    fn act(&self, action: impl FnOnce(SlotPath) -> Action, file: &Path) -> Result<usize, String> {
+        let fails = |err: &dyn std::fmt::Display| format!("{}: {err}", file.display());
+        let name = file.file_name().and_then(|name| name.to_str()).ok_or_else(|| fails(&"want a file"))?;
+        let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let path = SlotPath {
+            folder: folder.unwrap_or(Path::new(".")).to_owned(),
+            client: Arc::from(""),
+            name: name.to_owned(),
+            limits: SlotLimits { files: usize::MAX, bytes: u64::MAX },
+        };
+        let (reply, done) = oneshot::channel();
+        let order = SlotOrder { slot: 0, action: action(path), client: Arc::from(""), reply };
+        let stopped = || fails(&"the engine has stopped");
+        let model = self.app.models.alive().into_iter().next().ok_or_else(stopped)?;
+        model.tell(Command::Slot(order)).map_err(|_| stopped())?;
+        match done.blocking_recv().map_err(|_| stopped())? {
+            Ok(done) => Ok(done.tokens),
+            Err(SlotError::Empty(_)) => Err(fails(&"the prompt has fewer than 64 tokens, which are a page")),
+            Err(err) => Err(fails(&err)),
+        }
     }
 
     /// Serves the model over HTTP, too, until the result is dropped or the model is. There are no keys.

@@ -25,6 +25,8 @@ const NAME: usize = 64;
 pub enum Action {
     /// Saves its text to a file.
     Save(SlotPath),
+    /// Saves the beginning of a text in the prefix cache, which is in no slot.
+    SavePrompt(SlotPath, Vec<u32>),
     /// Restores its text from a file.
     Restore(SlotPath),
     /// Erases its text.
@@ -165,7 +167,14 @@ impl Slots {
         let SlotOrder { slot, action, client, reply } = order;
         let begun = Instant::now();
         let done = match action {
-            Action::Save(path) => self.save(slot, &path, &client, batch),
+            Action::Save(path) => {
+                let text = self.text(slot, &client).ok_or(SlotError::Empty(slot));
+                text.and_then(|text| save(slot, text, &path, batch))
+            }
+            Action::SavePrompt(path, tokens) => {
+                let salt = salt(&client, "");
+                save(slot, &Text { tokens, salt, client }, &path, batch)
+            }
             Action::Restore(path) => self.restore(slot, &path, &client, batch),
             Action::Erase => Ok((self.erase(slot, &client, batch), 0)),
         };
@@ -175,31 +184,6 @@ impl Slots {
 
     fn text(&self, slot: u32, client: &Arc<str>) -> Option<&Text> {
         self.0.get(slot as usize)?.as_ref().filter(|text| text.client == *client)
-    }
-
-    fn save(
-        &self,
-        slot: u32,
-        path: &SlotPath,
-        client: &Arc<str>,
-        batch: &mut Batch,
-    ) -> Result<(usize, u64), SlotError> {
-        let text = self.text(slot, client).ok_or(SlotError::Empty(slot))?;
-        let folder = path.own_folder().map_err(SlotError::Write)?;
-        let others = path.others(&folder)?;
-        // Requests cannot name this file, because it starts with a dot. It is removed unless it is renamed.
-        let prefix = format!(".{}.", path.name);
-        let partial = tempfile::Builder::new().prefix(&prefix).suffix(".partial").tempfile_in(&folder);
-        let partial = partial.map_err(SlotError::Write)?;
-        let (tokens, bytes) = write(&partial, text, batch)?;
-        if tokens == 0 {
-            return Err(SlotError::Empty(slot));
-        }
-        if others + bytes > path.limits.bytes {
-            return Err(SlotError::TooLarge { bytes: others + bytes, most: path.limits.bytes });
-        }
-        partial.persist(folder.join(&path.name)).map_err(|err| SlotError::Write(err.error))?;
-        Ok((tokens, bytes))
     }
 
     fn restore(
@@ -230,6 +214,25 @@ impl Slots {
         self.0[slot as usize] = None;
         text.tokens.len()
     }
+}
+
+/// Saves a text to a file. Returns its tokens in whole pages, and the bytes of the file.
+fn save(slot: u32, text: &Text, path: &SlotPath, batch: &mut Batch) -> Result<(usize, u64), SlotError> {
+    let folder = path.own_folder().map_err(SlotError::Write)?;
+    let others = path.others(&folder)?;
+    // Requests cannot name this file, because it starts with a dot. It is removed unless it is renamed.
+    let prefix = format!(".{}.", path.name);
+    let partial = tempfile::Builder::new().prefix(&prefix).suffix(".partial").tempfile_in(&folder);
+    let partial = partial.map_err(SlotError::Write)?;
+    let (tokens, bytes) = write(&partial, text, batch)?;
+    if tokens == 0 {
+        return Err(SlotError::Empty(slot));
+    }
+    if others + bytes > path.limits.bytes {
+        return Err(SlotError::TooLarge { bytes: others + bytes, most: path.limits.bytes });
+    }
+    partial.persist(folder.join(&path.name)).map_err(|err| SlotError::Write(err.error))?;
+    Ok((tokens, bytes))
 }
 
 impl SlotPath {
