@@ -37,6 +37,12 @@ fn rope_dims(spec: &Spec) -> usize {
     }
 }
 
+/// Number of Gemma 4's layers that have a cache: all, if too few layers of both kinds are left for the others
+/// to read.
+fn layers_with_caches(n_layers: usize, shared: usize, period: usize) -> usize {
+    if n_layers >= shared + period { n_layers - shared } else { n_layers }
+}
+
 /// The same keys as in published files.
 pub(super) fn metadata(spec: &Spec) -> Metadata {
     let architecture = spec.family.architecture();
@@ -198,7 +204,7 @@ pub(super) fn metadata(spec: &Spec) -> Metadata {
                 let all: Vec<Value> = (0..spec.n_layers).map(|at| number(of(at))).collect();
                 Array::from_values(ValueType::U32, &all).into()
             };
-            let own = spec.n_layers.saturating_sub(shared);
+            let own = layers_with_caches(spec.n_layers, shared, period);
             if doubles {
                 let width = |at| if at < own { spec.ffn_dim } else { 2 * spec.ffn_dim };
                 set("feed_forward_length", each(&width));
@@ -215,7 +221,7 @@ pub(super) fn metadata(spec: &Spec) -> Metadata {
             }
             set("rope.freq_base_swa", Value::F32(10_000.0));
             set("attention.sliding_window", number(window));
-            set("attention.shared_kv_layers", number(shared));
+            set("attention.shared_kv_layers", number(spec.n_layers - own));
             set("embedding_length_per_layer_input", number(layer_input));
             set("final_logit_softcapping", Value::F32(30.0));
             let slides: Vec<Value> = slides.into_iter().map(Value::Bool).collect();
@@ -436,7 +442,7 @@ impl Tensors<'_> {
             unreachable!("a block of another family")
         };
         let slides = layer % period != period - 1;
-        let has_keys = layer < n_layers.saturating_sub(shared);
+        let has_keys = layer < layers_with_caches(n_layers, shared, period);
         let [head_dim, n_kv_heads] = if slides { [head_dim, n_kv_heads] } else { global };
         let ffn_dim = if doubles && !has_keys { 2 * ffn_dim } else { ffn_dim };
         let blk = |name: &str| format!("blk.{layer}.{name}");

@@ -425,8 +425,8 @@ pub fn attended_as(
         for ring in rings {
             attention.keep(*ring);
             let device = backend.device();
-            let on_wgpu = backend.name() == "wgpu";
-            let want = &wants[usize::from(backend.name().starts_with("cuda"))];
+            let (on_wgpu, on_cuda) = (backend.name() == "wgpu", backend.name().starts_with("cuda"));
+            let want = &wants[usize::from(on_cuda)];
             let mut pages = windowed_pages(1, 6);
             let mut running = attention.case.on(&mut *backend);
             let mut got = Vec::new();
@@ -458,7 +458,10 @@ pub fn attended_as(
             // well, or an element is on a boundary, all rows that attend to the vector move a little. So on a
             // device whose products differ from the CPU's in any bit, nine heads in ten must be as close as
             // ever, and all of them close.
-            let all_but = if on_wgpu && rule.at_once.is_some() { 0.1 } else { 0.0 };
+            // Likewise all rows that read the codes of a page if an element of its mean is halfway between two
+            // integers.
+            let on_boundary = if rule.at_once.is_some() { on_wgpu } else { on_cuda };
+            let all_but = if on_boundary { 0.1 } else { 0.0 };
             let most = distance_of_most(&got, want, heads.head_dim, all_but);
             let Heads { n_kv_heads, group, head_dim, value_scale } = heads;
             let what = format!(
