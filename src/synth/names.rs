@@ -308,8 +308,10 @@ pub(super) fn tensors(spec: &Spec) -> Vec<Tensor> {
             out.vector(&name, &[rope_dims(spec) / 2], Fill::Between(1.0, most));
         }
     }
-    if let Family::Gemma4 { global: [head_dim, _], layer_input, .. } = spec.family {
-        out.vector("rope_freqs.weight", &[head_dim / 2], Fill::Between(1.0, 1e30));
+    if let Family::Gemma4 { global: [head_dim, _], period, layer_input, .. } = spec.family {
+        if spec.n_layers >= period {
+            out.vector("rope_freqs.weight", &[head_dim / 2], Fill::Between(1.0, 1e30));
+        }
         if layer_input > 0 {
             let of_layers = spec.n_layers * layer_input;
             out.matrix("per_layer_token_embd", spec.n_vocab, of_layers, true);

@@ -459,16 +459,19 @@ pub fn attended_as(
             // device whose products differ from the CPU's in any bit, nine heads in ten must be as close as
             // ever, and all of them close.
             // Likewise all rows that read the codes of a page if an element of its mean is halfway between two
-            // integers.
-            let on_boundary = if rule.at_once.is_some() { on_wgpu } else { on_cuda };
-            let all_but = if on_boundary { 0.1 } else { 0.0 };
+            // integers: with large queries, the other code of one element changes the weights of some keys.
+            let (all_but, bound) = match rule.at_once {
+                Some(_) if on_wgpu => (0.1, 2e-3),
+                None if on_cuda => (0.1, 5e-2),
+                _ => (0.0, 2e-3),
+            };
             let most = distance_of_most(&got, want, heads.head_dim, all_but);
             let Heads { n_kv_heads, group, head_dim, value_scale } = heads;
             let what = format!(
                 "{n_kv_heads} x {group} heads of {head_dim}, values x {value_scale}, {k}, {v} on {device}, a \
                  ring of {ring} pages"
             );
-            assert!(most < 2e-4 && error < 2e-3, "{what}: {most}, {error} of all");
+            assert!(most < 2e-4 && error < bound, "{what}: {most}, {error} of all");
             // The results of a wrong cache are far from that on every backend.
             for (what, rule) in std::mem::take(&mut wrong) {
                 let error = distance(&got, &reference.attend(*rule));
