@@ -32,9 +32,12 @@ fn every_preset_and_type_makes_a_model() {
     let dir = tempfile::tempdir().unwrap();
     let small = ["--layers", "1", "--dim", "256", "--ffn-dim", "128", "--heads", "4", "--vocab", "640"];
     for preset in PRESETS.iter().map(|preset| preset.name) {
-        let kv_heads = if ["gpt2", "tiny-bert"].contains(&preset) { "4" } else { "2" };
-        // More than its 64 rotated elements.
-        let head_dim = if preset == "glm-4.7-flash" { "80" } else { "64" };
+        let (kv_heads, head_dim) = match preset {
+            "gpt2" | "tiny-bert" => ("4", "64"),
+            // One latent head, and more than its 64 rotated elements.
+            "glm-4.7-flash" => ("1", "80"),
+            _ => ("2", "64"),
+        };
         let more = ["--kv-heads", kv_heads, "--head-dim", head_dim, "--ctx", "64", "--force"];
         ok(&sterna(dir.path(), &[&["synth", "--preset", preset, "m.gguf"], &small[..], &more].concat()));
         let gguf = Gguf::open(&dir.path().join("m.gguf")).unwrap();
