@@ -458,8 +458,8 @@ pub fn attended_as(
             // well, or an element is on a boundary, all rows that attend to the vector move a little. So on a
             // device whose products differ from the CPU's in any bit, nine heads in ten must be as close as
             // ever, and all of them close.
-            // Likewise all rows that read the codes of a page if an element of its mean is halfway between
-            // two integers: with large queries, the other code of one element changes the weights of keys.
+            // Likewise CUDA's rows that read a key with an element within float rounding of a threshold of
+            // codes: queries are large, so the other code changes the key's weight.
             let (all_but, bound) = match rule.at_once {
                 Some(_) if on_wgpu => (0.1, 2e-3),
                 None if on_cuda => (0.1, 5e-2),
