@@ -3,9 +3,11 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use ggml_types::KvCodec;
 
 use super::CliError;
 use super::split::write_whole;
+use crate::engine::{Engine, EngineOptions};
 use crate::gguf::{Gguf, Metadata, Rewrite, Value, ValueType};
 
 /// Changes a model's metadata, as gguf-new-metadata does: writes a new file with the same tensors.
@@ -15,6 +17,9 @@ use crate::gguf::{Gguf, Metadata, Rewrite, Value, ValueType};
 /// string. Single elements of an array cannot be changed; --copy takes whole values from another file.
 ///
 /// --remove is applied first, then --copy, then --set.
+///
+/// --key-bases runs a short text to measure the model's keys and queries, as is otherwise done each time that
+/// the model is loaded with a KV cache of the type turboquant-s42, and stores the result.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   sterna edit in.gguf out.gguf --set tokenizer.ggml.pre=llama-bpe
@@ -39,6 +44,9 @@ pub struct EditArgs {
     /// Copy a key from the --copy-from file (repeatable)
     #[arg(long, value_name = "KEY", requires = "copy_from")]
     copy: Vec<String>,
+    /// Store the bases of keys that the KV cache type turboquant-s42 measures
+    #[arg(long)]
+    key_bases: bool,
     /// Overwrite the output file if it exists
     #[arg(long)]
     force: bool,
@@ -72,6 +80,15 @@ impl EditArgs {
                 entry.split_once('=').ok_or_else(|| format!("want KEY=VALUE, found {entry}"))?;
             let value = value(metadata.get(key), text).map_err(|detail| format!("--set {key}: {detail}"))?;
             set(&mut metadata, key, value);
+        }
+        if self.key_bases {
+            let codec: &'static dyn KvCodec = "turboquant-s42".parse()?;
+            let options =
+                EngineOptions { device: "cpu".parse()?, n_ctx: Some(1), ..EngineOptions::default() };
+            let engine = Engine::open(&self.input, &options.with_cache([codec; 2]))?;
+            for (key, value) in engine.key_bases().ok_or("the model has no keys")? {
+                set(&mut metadata, key, value);
+            }
         }
         let whole = Rewrite::whole(&gguf, &metadata)?;
         write_whole(&gguf, whole, &self.out, self.force)

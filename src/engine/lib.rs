@@ -17,6 +17,7 @@ pub mod fit;
 mod generate;
 mod handle;
 mod head;
+mod key_stats;
 mod load;
 mod logprobs;
 mod options;

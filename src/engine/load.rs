@@ -13,6 +13,7 @@ use super::error::Error;
 use super::handle::Engine;
 use super::handle::Shared;
 use super::head::HeadType;
+use super::key_stats;
 use super::pages::{Pages, SLOTS, Sliding, exact_pages_for, pages_for};
 use super::pool::Pooler;
 use super::runner::{Runner, RunnerSlot};
@@ -26,7 +27,7 @@ use sterna_host::in_parallel;
 use sterna_model as model;
 use sterna_model::{Hyper, Model, ModelError, Options, Pooling};
 use sterna_program::{ActQuant, KvWindow, Limits, Linear, Logits, Part, Program, Weight, WeightDecl};
-use sterna_tokenizer::PreTokenizer;
+use sterna_tokenizer::{PreTokenizer, TokenizerOptions};
 
 /// Progress of loading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -263,12 +264,16 @@ impl Engine {
         if gguf.is_header() {
             return Err(GgufError::HeaderOnly.into());
         }
-        let (Model { program, weights, hyper, pooling, notes: of_file }, n_ctx) =
+        let (Model { mut program, weights, hyper, pooling, notes: of_file }, n_ctx) =
             build(&gguf, options, |ty| backend.default_act_quant(ty))?;
-        let plan = backend.plan(&program)?;
+        let plan = whole_plan(&*backend, &program)?;
         fits(&plan, n_ctx)?;
         let pooler = Pooler::read(&pooling, &weights, options.pooling)?;
         let ids = upload(&mut *backend, weights, &program, options.n_threads(), progress)?;
+        if key_stats::are_missing(&program) {
+            let tokenizer = TokenizerOptions { pre: options.tokenizer_pre };
+            key_stats::add_bases(&mut program, &gguf, tokenizer, &mut *backend, &ids)?;
+        }
         let exec = backend.compile(&program, &ids)?;
 
         notes.extend(backend.note());
@@ -388,8 +393,18 @@ fn of_weight(error: BackendError) -> Error {
 /// [`Error::Model`], [`Error::Option`]; [`Error::Backend`] with every missing kernel; [`Error::DoesNotFit`].
 pub fn plan(gguf: &Gguf, options: &EngineOptions, backend: &dyn Backend) -> Result<Plan, Error> {
     let (model, n_ctx) = build(gguf, options, |ty| backend.default_act_quant(ty))?;
-    let plan = backend.plan(&model.program)?;
+    let plan = whole_plan(backend, &model.program)?;
     fits(&plan, n_ctx)?;
+    Ok(plan)
+}
+
+/// The plan of a program, including the memory of the one that measures its keys, if it needs that one.
+fn whole_plan(backend: &dyn Backend, program: &Program) -> Result<Plan, Error> {
+    let mut plan = backend.plan(program)?;
+    if key_stats::are_missing(program) {
+        let Plan { kv_bytes, bufs_bytes, .. } = backend.plan(&key_stats::program(program).0)?;
+        plan.bufs_bytes = plan.bufs_bytes.saturating_add(kv_bytes).saturating_add(bufs_bytes);
+    }
     Ok(plan)
 }
 
@@ -497,6 +512,7 @@ fn build(
         limits.exact_pages = held + checkpoints * (window.newest_pages + 1);
     }
     let mut model = Model::build(gguf, hyper, &Options { limits, k, v, window, n_ctx })?;
+    key_stats::add_from_file(&mut model.program, gguf.metadata())?;
     if model.program.sees_ahead() {
         for (option, codec) in [("EngineOptions::cache_type_k", k), ("EngineOptions::cache_type_v", v)] {
             if codec.windowed() {

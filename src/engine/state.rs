@@ -20,6 +20,7 @@ use super::pages::{PageKind, PageKinds, PageRef, pages_for};
 use super::runner::Runner;
 use super::session::Session;
 use sterna_backend::KvPage;
+use sterna_program::{KvDecl, Program};
 
 /// Upper limit of the size of all lines.
 const HEADER_BYTES: u64 = 4096;
@@ -160,6 +161,9 @@ impl Engine {
                 ("keys as", format!("{}{means}", kv.k.name())),
                 ("values as", kv.v.name().to_owned()),
             ]);
+            if let Some(sum) = bases_sum(&shared.program) {
+                form.push(("bases of keys", sum));
+            }
             if kv.is_windowed() {
                 let (sinks, newest) = (kv.window.sink_pages, kv.window.newest_pages);
                 form.push(("exact pages", format!("{sinks} first, {newest} newest")));
@@ -189,6 +193,17 @@ impl Engine {
         }
         Ok(format!("{:08x}", sum.finalize()))
     }
+}
+
+/// A checksum of the bases of all keys, if a cache has them.
+fn bases_sum(program: &Program) -> Option<String> {
+    let mut sum = Hasher::new();
+    let bases: Vec<_> = program.kvs.iter().filter_map(KvDecl::bases).collect();
+    for basis in bases.iter().flat_map(|bases| bases.iter()) {
+        basis.exponents().iter().for_each(|exponent| sum.update(&exponent.to_le_bytes()));
+        basis.elements().iter().for_each(|element| sum.update(&element.to_le_bytes()));
+    }
+    (!bases.is_empty()).then(|| format!("{:08x}", sum.finalize()))
 }
 
 /// The bytes before the pages: lines of text, tokens, and the page kinds per 64 positions.

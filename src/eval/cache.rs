@@ -1,6 +1,9 @@
 //! Effect of a KV cache on a model: compares two caches on a text, and attention with the model's own keys
 //! before and after encoding.
 
+use std::sync::Arc;
+
+use ggml_types::turboquant::KeyBasis;
 use ggml_types::{KvCodec, QuantError};
 
 use super::perplexity::Scores;
@@ -68,8 +71,12 @@ pub struct Attention {
     pub layers: Vec<(Spread, Spread)>,
 }
 
+/// Bases of the keys of each layer, if they have some.
+pub type Bases = Vec<Option<Arc<[KeyBasis]>>>;
+
 /// Compares attention with keys in each of `codecs` to attention with `base`. `options` are those of the
-/// engine. Calls `go_on` before each chunk.
+/// engine, and `bases` those of an engine with one of these codecs, if it has bases. Calls `go_on` before
+/// each chunk.
 ///
 /// # Errors
 /// As [`Probe::new`], [`Probe::run`] and [`AttentionKl::add`]; any error of `go_on`.
@@ -79,6 +86,7 @@ pub fn attention<E: From<Error> + From<QuantError>>(
     text: &Chunks,
     base: &'static dyn KvCodec,
     codecs: Vec<&'static dyn KvCodec>,
+    bases: &Bases,
     mut go_on: impl FnMut() -> Result<(), E>,
 ) -> Result<Attention, E> {
     let n = text.n_ctx.min(PROBED);
@@ -94,7 +102,8 @@ pub fn attention<E: From<Error> + From<QuantError>>(
             let (keys, values) = &mut layers[layer];
             keys.add(vectors.k, vectors.n_kv_heads, vectors.head_dim);
             values.add(vectors.v, vectors.n_kv_heads, vectors.head_dim);
-            failed = kl.add(&vectors, &positions).err().or(failed.take());
+            let bases = bases.get(layer).and_then(Option::as_deref);
+            failed = kl.add(&vectors, bases, &positions).err().or(failed.take());
         })?;
         if let Some(err) = failed {
             return Err(err.into());

@@ -197,6 +197,7 @@ impl<'a> Builder<'a> {
             head_dim,
             k: self.options.k,
             v: self.options.v,
+            basis: None,
             window: self.options.window,
             sliding: None,
             values_are_keys: false,

@@ -214,7 +214,8 @@ impl Program {
     fn cache_bytes(&self, kv: Kv) -> u64 {
         // `sides` has the codecs, `pages` the sliding window, and `read_bytes` the exact window.
         let decl = self.kv_decl(kv);
-        let KvDecl { n_kv_heads, head_dim, k: _, v: _, window: _, sliding: _, values_are_keys: _ } = *decl;
+        let KvDecl { n_kv_heads, head_dim, k: _, v: _, basis: _, window: _, sliding: _, values_are_keys: _ } =
+            *decl;
         let exact = (self.limits.exact_pages * PAGE * head_dim) as u64 * F16_BYTES;
         let pages = decl.pages(&self.limits) as u64;
         let side = |(page_bytes, windowed)| pages * page_bytes + if windowed { exact } else { 0 };

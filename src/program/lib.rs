@@ -2,7 +2,8 @@
 //! KV caches. A program is pure description: it contains no data, knows no device, and prints as text.
 //!
 //! It must never know a backend, a file format, or an architecture. Start at [`stage`], then [`Program`];
-//! `check` verifies every shape once, `cost` counts the bytes of each stage, `part` splits a program.
+//! `check` verifies every shape once, `cost` counts the bytes of each stage, `part` splits a program, and
+//! `vectors` adds stages that make queries and keys readable.
 #![forbid(unsafe_code)]
 
 pub mod check;
@@ -14,6 +15,7 @@ pub mod sampling;
 pub mod stage;
 pub mod step;
 mod text;
+mod vectors;
 
 pub use check::CheckError;
 pub use cost::Cost;
@@ -26,9 +28,12 @@ pub use stage::{
     Stage,
 };
 pub use step::{KvWindow, PAGE, PageTable, Row, StateSlots, Step};
+pub use vectors::LayerVectors;
 
 use std::ops::Range;
+use std::sync::Arc;
 
+use ggml_types::turboquant::KeyBasis;
 use ggml_types::{KvCodec, KvSide, QuantType};
 
 /// A weight that the program reads: index into [`Program::weights`].
@@ -104,6 +109,9 @@ pub struct KvDecl {
     pub k: &'static dyn KvCodec,
     /// Codec of values.
     pub v: &'static dyn KvCodec,
+    /// Basis of each KV head, `[n_kv_heads]`, if keys [have one](ggml_types::KvForm::has_basis); `None` is
+    /// the plain basis of all heads.
+    pub basis: Option<Arc<[KeyBasis]>>,
     /// Positions that are kept exactly if a codec is windowed.
     pub window: KvWindow,
     /// Number of newest positions to keep if attention reads no others (sliding window). `None` keeps all.
@@ -122,6 +130,19 @@ impl KvDecl {
     pub fn codecs(&self) -> impl Iterator<Item = (&'static dyn KvCodec, KvSide)> {
         let sides = [(self.k, KvSide::Keys), (self.v, KvSide::Values)];
         sides.into_iter().take(if self.values_are_keys { 1 } else { 2 })
+    }
+
+    /// Basis of each KV head, if keys have one: `[n_kv_heads]`.
+    ///
+    /// # Panics
+    /// If the codec does not support the head dimension.
+    pub fn bases(&self) -> Option<Arc<[KeyBasis]>> {
+        if !self.k.form().has_basis() {
+            return None;
+        }
+        let plain = || KeyBasis::plain(self.head_dim).expect("the program was checked");
+        let all_plain = || (0..self.n_kv_heads).map(|_| plain()).collect();
+        Some(self.basis.clone().unwrap_or_else(all_plain))
     }
 
     /// Size of its page pool, exact pages excluded.

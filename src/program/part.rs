@@ -361,7 +361,7 @@ impl Program {
                     cols.to_string()
                 }
                 Named::Kv(kv) => {
-                    let KvDecl { n_kv_heads, head_dim, k, v, window, sliding, values_are_keys } =
+                    let KvDecl { n_kv_heads, head_dim, k, v, basis: _, window, sliding, values_are_keys } =
                         self.kv_decl(*kv);
                     *kv = Kv(0);
                     let codecs = [k.name(), v.name()];

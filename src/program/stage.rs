@@ -663,6 +663,22 @@ impl Basis {
 }
 
 impl Rope {
+    /// Pairs of elements of a head of `head_dim`: those that `rope` rotates together, and then the others two
+    /// by two: `[head_dim / 2]`.
+    ///
+    /// # Panics
+    /// If the head is longer than `u16`, of an odd length, or shorter than the rotated pairs.
+    pub fn pairs(rope: Option<&Self>, head_dim: usize) -> Vec<[u16; 2]> {
+        let n = rope.map_or(0, |rope| rope.inv_freq.len());
+        assert!(2 * n <= head_dim && head_dim.is_multiple_of(2), "{n} pairs in a head of {head_dim}");
+        let rotated = |i: usize| match rope.map(|rope| rope.style) {
+            Some(RopeStyle::Halves) if i < n => [i, i + n],
+            _ => [2 * i, 2 * i + 1],
+        };
+        let element = |i: usize| u16::try_from(i).expect("a short head");
+        (0..head_dim / 2).map(|i| rotated(i).map(element)).collect()
+    }
+
     /// Cosines and sines of a position's angles, times the magnitude: `[pairs]` each, computed in f64.
     ///
     /// # Panics

@@ -26,8 +26,8 @@ impl fmt::Display for Program {
             writeln!(f, "buf    {} [{rows}, {}]", buf.name, buf.cols)?;
         }
         for (i, kv) in self.kvs.iter().enumerate() {
-            // The exact window of a codec is not printed.
-            let KvDecl { n_kv_heads, head_dim, k, v, window: _, sliding, values_are_keys } = kv;
+            // The exact window of a codec and the numbers of bases are not printed.
+            let KvDecl { n_kv_heads, head_dim, k, v, basis: _, window: _, sliding, values_are_keys } = kv;
             let kept = sliding.map_or(String::new(), |n| format!(", of the last {n} positions"));
             let (k, v) = (k.name(), if *values_are_keys { "as k" } else { v.name() });
             writeln!(f, "kv     {i}: {n_kv_heads} heads of {head_dim}, k {k}, v {v}{kept}")?;

@@ -99,6 +99,7 @@ impl Attention {
             head_dim,
             k: shape.codec,
             v: shape.codec,
+            basis: None,
             window: KvWindow::default(),
             sliding: None,
             values_are_keys: false,

@@ -128,6 +128,7 @@ fn layers_can_have_a_second_norm() {
             head_dim: 32,
             k,
             v: k,
+            basis: None,
             window,
             sliding: None,
             values_are_keys: false,

@@ -51,6 +51,7 @@ impl Attention {
             head_dim,
             k: codec,
             v,
+            basis: None,
             window: KvWindow::default(),
             sliding: None,
             values_are_keys: false,

@@ -2,7 +2,7 @@
 //! positions: against an f64 softmax over all positions at once, in one split and in many, for two sequences
 //! in one step, and with some vectors that no codec supports represent.
 
-use ggml_types::turboquant::Rotation;
+use ggml_types::turboquant::{KeyBasis, Rotation};
 use ggml_types::{KvCodec, KvSide, KvVectors, kv, kv_by_name, kv_on};
 use half::f16;
 use sterna::backend::cpu::Cpu;
@@ -66,6 +66,15 @@ impl StoredSide {
     }
 }
 
+/// Transforms a query, key or value as a cache without statistics does.
+fn rotate(codec: &dyn KvCodec, x: &mut [f32]) {
+    match (codec.form().has_basis(), codec.rotates()) {
+        (true, _) => KeyBasis::plain(HEAD_DIM).unwrap().apply_to_key(x),
+        (false, true) => Rotation::new(HEAD_DIM).unwrap().apply(x),
+        (false, false) => {}
+    }
+}
+
 impl Attention {
     /// Creates a layer for `n_seqs` sequences of up to `positions`, with the same codec for keys and values.
     fn new(codec: &'static dyn KvCodec, positions: u32, n_seqs: usize) -> Self {
@@ -92,6 +101,7 @@ impl Attention {
             head_dim: HEAD_DIM,
             k,
             v,
+            basis: None,
             window: KvWindow::default(),
             sliding: None,
             values_are_keys: false,
@@ -112,10 +122,7 @@ impl Attention {
     /// Queries whose scores have a standard deviation of about 2, rotated if the cache is.
     fn queries(&self, n: usize) -> Vec<f32> {
         let mut q: Vec<f32> = Numbers::new(3).values(n * COLS).iter().map(|q| 2.0 * q).collect();
-        if self.codecs[0].rotates() {
-            let rotation = Rotation::new(HEAD_DIM).unwrap();
-            q.chunks_exact_mut(HEAD_DIM).for_each(|q| rotation.apply(q));
-        }
+        q.chunks_exact_mut(HEAD_DIM).for_each(|q| rotate(self.codecs[0], q));
         q
     }
 
@@ -166,10 +173,9 @@ impl Attention {
     fn stored(&self, side: KvSide, vectors: &[Vec<f32>]) -> StoredSide {
         let kv_codec = self.codecs[usize::from(side == KvSide::Values)];
         let (codec, bytes) = (kv_codec.open(side, HEAD_DIM).unwrap(), kv_codec.vec_bytes(HEAD_DIM).unwrap());
-        let rotation = kv_codec.rotates().then(|| Rotation::new(HEAD_DIM).unwrap());
         let rotated = vectors.iter().map(|x| {
             let mut x = x.clone();
-            rotation.iter().for_each(|rotation| rotation.apply(&mut x));
+            rotate(kv_codec, &mut x);
             if kv_codec.windowed() {
                 let most = f16::MAX.to_f32();
                 let within = |x: f32| if x.is_finite() { x.clamp(-most, most) } else { 0.0 };

@@ -1,7 +1,7 @@
 //! Windowed KV caches: attention against an f64 reference over the codecs' own definition; prompts in parts,
 //! cuts, branches and interleaved sessions against single sessions.
 
-use ggml_types::turboquant::ScaleRule;
+use ggml_types::turboquant::{KeyBasis, ScaleRule};
 use sterna::backend::KvPage;
 use sterna::engine::{Engine, EngineOptions, Session};
 use sterna::program::{Attend, KvDecl, KvWindow, PAGE, Program};
@@ -70,6 +70,38 @@ fn keys_can_be_zero() {
         attention.zero_keys();
         let backends = cpus(&[1]).into_iter().chain(wgpus()).chain(simt(1)).collect();
         support::case::window::attended_as(attention, [name; 2], Rule { bits, ..RIGHT }, &[], 200, backends);
+    }
+}
+
+/// Arbitrary bases of two heads, and the same with the groups the other way round.
+fn bases(head_dim: usize, reversed: bool) -> Vec<KeyBasis> {
+    let of_head = |head: usize| {
+        let exponents = (0..head_dim).map(|i| ((i * 7 + head * 3) % 17) as i8 - 8).collect();
+        let is_first = |i: usize| ((i * 5 + head) % 8 < 4) != reversed;
+        KeyBasis::from_parts(exponents, &(0..head_dim).map(is_first).collect::<Vec<_>>()).unwrap()
+    };
+    (0..2).map(of_head).collect()
+}
+
+/// Keys in two groups, in units of codes and (heads of 32) vector by vector.
+#[test]
+fn attention_matches_keys_in_two_groups() {
+    let leak = |bases: Vec<KeyBasis>| Some(&*bases.leak());
+    for head_dim in [32, 64, 128] {
+        let plain = |_| KeyBasis::plain(head_dim).unwrap();
+        let right = bases(head_dim, false);
+        let swapped = vec![right[1].clone(), right[0].clone()];
+        let rule = Rule { bases: leak(right), ..RIGHT };
+        let wrong = [
+            ("no bases", Rule { bases: leak((0..2).map(plain).collect()), ..rule }),
+            ("the other head's basis", Rule { bases: leak(swapped), ..rule }),
+            ("the other groups", Rule { bases: leak(bases(head_dim, true)), ..rule }),
+            ("turboquant", Rule { bases: None, ..rule }),
+            ("the mean of the first page", Rule { centre: Centre::FirstPage, ..rule }),
+        ];
+        let heads = Heads { head_dim, ..TWO_OF_TWO };
+        let codecs = ["turboquant-s42", "turboquant"];
+        support::case::window::attends_as(heads, codecs, rule, &wrong, 330, cpus(&[3]));
     }
 }
 
@@ -396,6 +428,7 @@ fn head_sizes_without_a_rotation_are_refused() {
         head_dim: 80,
         k: codec("turboquant"),
         v: codec("f16"),
+        basis: None,
         window: KvWindow::default(),
         sliding: None,
         values_are_keys: false,

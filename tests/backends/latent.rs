@@ -41,6 +41,7 @@ fn latent(codec: &str, q_rank: Option<usize>, n_rows: usize) -> (Case, [Buf; 4])
         head_dim,
         k,
         v: k,
+        basis: None,
         window: KvWindow::default(),
         sliding: None,
         values_are_keys: true,

@@ -18,6 +18,7 @@ mod golden_hf;
 mod golden_llama;
 mod hollow;
 mod hostile_model;
+mod key_stats;
 mod kv_memory;
 mod kv_sessions;
 mod kv_sliding;

@@ -63,6 +63,7 @@ fn bitnet(s: &Shape) -> Program {
             head_dim: HEAD_DIM,
             k: codec,
             v: codec,
+            basis: None,
             window: KvWindow::default(),
             sliding: None,
             values_are_keys: false,

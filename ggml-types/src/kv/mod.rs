@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::QuantError;
-use crate::turboquant::{KeyMean, Qjl};
+use crate::turboquant::{KeyMean, LogScale, Qjl};
 
 mod bf16;
 mod f16;
@@ -19,6 +19,8 @@ mod tq3_0;
 mod turboquant;
 #[path = "turboquant-4.rs"]
 mod turboquant_4;
+#[path = "turboquant-s42.rs"]
+mod turboquant_s42;
 
 /// A storage format for the `[head_dim]` vectors of a KV cache.
 pub trait KvCodec: fmt::Debug + Sync {
@@ -123,6 +125,9 @@ pub enum KvForm {
     Lloyd4,
     /// Rotated and windowed; 2-bit Lloyd-Max codes, signs of the residual, two scales per vector. For keys.
     Lloyd2Signs,
+    /// In the [basis](Self::has_basis) of its head and windowed; 4-bit Lloyd-Max codes of one half and 2-bit
+    /// codes of the other, two 8-bit scales per vector. For keys.
+    Lloyd42,
     /// Bytes that only the codec reads and writes, neither rotated nor windowed.
     Opaque,
 }
@@ -140,8 +145,16 @@ impl KvForm {
             | Self::Iq4Nl
             | Self::Lloyd3
             | Self::Lloyd4
-            | Self::Lloyd2Signs => true,
+            | Self::Lloyd2Signs
+            | Self::Lloyd42 => true,
         }
+    }
+
+    /// True if keys are rotated as two halves, in the [`KeyBasis`](crate::turboquant::KeyBasis) of their KV
+    /// head, and queries in its inverse. Other forms rotate all vectors by the same
+    /// [`Rotation`](crate::turboquant::Rotation).
+    pub const fn has_basis(self) -> bool {
+        matches!(self, Self::Lloyd42)
     }
 
     /// True if only pages that have left the window are encoded.
@@ -157,7 +170,7 @@ impl KvForm {
             | Self::Q5_1
             | Self::Iq4Nl
             | Self::Opaque => false,
-            Self::Lloyd3 | Self::Lloyd4 | Self::Lloyd2Signs => true,
+            Self::Lloyd3 | Self::Lloyd4 | Self::Lloyd2Signs | Self::Lloyd42 => true,
         }
     }
 }
@@ -200,7 +213,7 @@ pub trait KvVectors: fmt::Debug + Send + Sync {
 }
 
 /// A vector of codes and scales: element `i` is `scales[i / block] * value(codes[i])`, or as defined by
-/// [`CodeValues::TwoAndSign`].
+/// [`CodeValues::TwoAndSign`]. A scale is an f16, or 8 bits that [`log_scales`](Self::log_scales) decode.
 pub trait KvCodes {
     /// Values of the codes.
     fn values(&self) -> CodeValues;
@@ -208,11 +221,16 @@ pub trait KvCodes {
     /// Elements that share a scale.
     fn block(&self) -> usize;
 
-    /// Splits an encoded vector into one code per element and one scale per block.
+    /// Form of the scales if they have 8 bits: one per block.
+    fn log_scales(&self) -> Option<[LogScale; 2]> {
+        None
+    }
+
+    /// Splits an encoded vector into one code per element and the bytes of one scale per block.
     ///
     /// # Panics
     /// If the lengths do not match: a bug of the caller.
-    fn split(&self, bytes: &[u8], codes: &mut [u8], scales: &mut [half::f16]);
+    fn split(&self, bytes: &[u8], codes: &mut [u8], scales: &mut [u8]);
 
     /// Projection of queries before they are multiplied with the signs of [`CodeValues::TwoAndSign`].
     fn projection(&self) -> Option<&Qjl> {
@@ -227,6 +245,13 @@ pub enum CodeValues {
     Signed3([f32; 4]),
     /// Code `i` is the `i`th of these.
     Table4([f32; 16]),
+    /// Two blocks: code `i` of the first is the `i`th of `four`, and of the second the `i`th of `two`.
+    FourAndTwo {
+        /// Values of the first block's codes.
+        four: [f32; 16],
+        /// Values of the second block's codes.
+        two: [f32; 4],
+    },
     /// A code is the number itself, as an `i8`.
     Int8,
     /// Two sums of products, one with the query and one with its [projection](KvCodes::projection): the low
@@ -257,6 +282,7 @@ pub static REGISTRY: &[&dyn KvCodec] = &[
     &q4_0::Q4_0,
     TURBOQUANT,
     &turboquant_4::TURBOQUANT_4,
+    &turboquant_s42::TurboQuantS42,
     &tq3_0::Tq3_0,
     &bf16::Bf16,
     &q5_1::Q5_1,

@@ -2,8 +2,6 @@
 
 use std::marker::PhantomData;
 
-use half::f16;
-
 use super::{CodeValues, KvCodes, on_processor};
 use crate::block::{Block, ONES};
 use crate::types::q8_0;
@@ -119,11 +117,12 @@ impl<B: CodedBlock> KvCodes for Blocks<B> {
         B::ELEMS
     }
 
-    fn split(&self, bytes: &[u8], codes: &mut [u8], scales: &mut [f16]) {
-        assert_eq!((codes.len(), bytes.len()), (scales.len() * B::ELEMS, scales.len() * B::BYTES));
+    fn split(&self, bytes: &[u8], codes: &mut [u8], scales: &mut [u8]) {
+        let n = scales.len() / 2;
+        assert_eq!((codes.len(), bytes.len()), (n * B::ELEMS, n * B::BYTES));
         let blocks = bytes.chunks_exact(B::BYTES).zip(codes.chunks_exact_mut(B::ELEMS));
-        for ((bytes, codes), scale) in blocks.zip(scales) {
-            *scale = f16::from_le_bytes([bytes[0], bytes[1]]);
+        for ((bytes, codes), scale) in blocks.zip(scales.chunks_exact_mut(2)) {
+            scale.copy_from_slice(&bytes[..2]);
             B::codes(&bytes[2..], codes);
         }
     }

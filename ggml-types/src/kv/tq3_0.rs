@@ -80,8 +80,8 @@ impl KvCodes for Prod {
         self.dim()
     }
 
-    fn split(&self, bytes: &[u8], codes: &mut [u8], scales: &mut [f16]) {
-        scales.copy_from_slice(&Prod::split(self, bytes, codes));
+    fn split(&self, bytes: &[u8], codes: &mut [u8], scales: &mut [u8]) {
+        scales.copy_from_slice(Prod::split(self, bytes, codes).map(f16::to_le_bytes).as_flattened());
     }
 
     fn projection(&self) -> Option<&Qjl> {

@@ -1,8 +1,6 @@
 //! turboquant: 3 bits per element and one f16 scale, 50 bytes for 128 elements. Keys use the scale for which
 //! inner products are unbiased, values the one with the smallest error.
 
-use half::f16;
-
 use super::{CodeValues, KvCodes};
 use crate::turboquant::{Lloyd, MAX_DIM, ScaleRule};
 use crate::{KvCodec, KvForm, KvSide, KvVectors, QuantError};
@@ -39,6 +37,10 @@ impl KvCodec for TurboQuant {
 
     fn form(&self) -> KvForm {
         self.form
+    }
+
+    fn alias(&self) -> Option<&'static str> {
+        (self.bits == 3).then_some("turboquant-mse")
     }
 
     fn vec_bytes(&self, head_dim: usize) -> Result<usize, QuantError> {
@@ -83,7 +85,7 @@ impl KvCodes for Lloyd {
         self.dim()
     }
 
-    fn split(&self, bytes: &[u8], codes: &mut [u8], scales: &mut [f16]) {
-        scales.copy_from_slice(&[Lloyd::split(self, bytes, codes)]);
+    fn split(&self, bytes: &[u8], codes: &mut [u8], scales: &mut [u8]) {
+        scales.copy_from_slice(&Lloyd::split(self, bytes, codes).to_le_bytes());
     }
 }

@@ -6,9 +6,13 @@
 //! ([`Codebook`]). [`Lloyd`] stores one code per coordinate and one scale; [`Prod`] stores fewer bits per
 //! code and, for the residual, one sign per coordinate of a second projection ([`Qjl`]).
 //!
+//! [`Split`] is ours and for keys: a [`KeyBasis`] divides their elements into two groups, each rotated and
+//! encoded for itself, with more bits for the group that matters more.
+//!
 //! `Lloyd` and `Prod` work on rotated vectors: the cache rotates a vector once when it is stored, and rotates
 //! queries instead of rotating keys back. Keys are encoded a page at a time, less the page's [`KeyMean`].
 
+mod basis;
 mod codebook;
 mod lloyd;
 mod mean;
@@ -16,7 +20,9 @@ mod planes;
 mod prod;
 mod qjl;
 mod rotate;
+mod split;
 
+pub use basis::{KeyBasis, KeyVariances};
 pub use codebook::Codebook;
 pub use lloyd::{Lloyd, ScaleRule};
 pub use mean::KeyMean;
@@ -24,6 +30,7 @@ pub use planes::Planes;
 pub use prod::Prod;
 pub use qjl::{Projection, Qjl};
 pub use rotate::{Rotation, hadamard, sign_bits};
+pub use split::{LogScale, Split};
 
 use half::f16;
 

@@ -3,4 +3,5 @@
 mod attention;
 mod normal;
 mod registry;
+mod split;
 mod turboquant;

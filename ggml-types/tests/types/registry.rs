@@ -62,7 +62,9 @@ fn ids_are_unique_and_names_are_found() {
     assert!(by_name("no such type").is_none());
     let unknown = "no such codec".parse::<&'static dyn KvCodec>().unwrap_err().to_string();
     assert!(unknown.starts_with("want one of f16, f32, q8_0") && unknown.ends_with(", got no such codec"));
-    assert_eq!(kv_by_name("turboquant-prod").map(|codec| codec.name()), Some("tq3_0"));
+    for (alias, name) in [("turboquant-prod", "tq3_0"), ("turboquant-mse", "turboquant")] {
+        assert_eq!(kv_by_name(alias).map(|codec| codec.name()), Some(name));
+    }
     for codec in kv::REGISTRY {
         assert_eq!(codec.name().parse(), Ok(*codec));
         for side in [KvSide::Keys, KvSide::Values] {
@@ -284,8 +286,9 @@ fn codecs_of_weight_types_have_their_bytes() {
         vectors.decode(&bytes, &mut back);
         assert_eq!(back, decode(ty, &bytes, 1, 0, values.len()), "{}", codec.name());
         if let Some(codes) = vectors.codes() {
-            let (mut split, mut scales) = ([0; 128], [half::f16::ZERO; 4]);
+            let (mut split, mut scales) = ([0; 128], [0; 8]);
             codes.split(&bytes, &mut split, &mut scales);
+            let scales = [0, 2, 4, 6].map(|at| half::f16::from_le_bytes([scales[at], scales[at + 1]]));
             let value = |code: u8| match codes.values() {
                 CodeValues::Table4(values) => values[usize::from(code)],
                 CodeValues::Int8 => f32::from(code.cast_signed()),

@@ -1,6 +1,6 @@
 //! Norm, Q, K and V projections, RoPE, the codec's rotation, KV write.
 
-use ggml_types::turboquant::Rotation;
+use ggml_types::turboquant::{KeyBasis, Rotation};
 
 use super::cx::{Cx, two};
 use super::norm::{RowNorm, norm_or_copy};
@@ -19,7 +19,29 @@ struct HeadSteps<'a> {
     /// Norm of each head after RoPE.
     rotated_norm: Option<RowNorm<'a>>,
     scale: Option<QueryScale>,
-    rotation: Option<&'a Rotation>,
+    rotation: Option<Transform<'a>>,
+}
+
+/// Transform of a codec.
+#[derive(Clone, Copy)]
+enum Transform<'a> {
+    /// The same for each head.
+    Rotation(&'a Rotation),
+    /// The basis of each KV head.
+    Keys(&'a [KeyBasis]),
+    /// The inverse basis of the KV head that `group` query heads read.
+    Queries { bases: &'a [KeyBasis], group: usize },
+}
+
+impl Transform<'_> {
+    /// Transforms a head.
+    fn apply(self, head: usize, x: &mut [f32]) {
+        match self {
+            Transform::Rotation(rotation) => rotation.apply(x),
+            Transform::Keys(bases) => bases[head].apply_to_key(x),
+            Transform::Queries { bases, group } => bases[head / group].apply_to_query(x),
+        }
+    }
 }
 
 pub fn run<'a>(cx: &mut Cx<'a>, s: &AttnIn) -> Result<(), BackendError> {
@@ -94,9 +116,13 @@ pub fn run<'a>(cx: &mut Cx<'a>, s: &AttnIn) -> Result<(), BackendError> {
         };
         HeadSteps { row_norm, norm, rope, rotated_norm, scale, rotation }
     };
-    let q_steps = steps(norms[0], kv.key_rotation(), q_scale);
-    let k_steps = steps(norms[1], kv.key_rotation(), None);
-    let v_steps = HeadSteps { norm: norms[2], rotation: kv.value_rotation(), ..HeadSteps::default() };
+    let rotation = kv.key_rotation().map(Transform::Rotation);
+    let group = q_cols / kv_cols;
+    let of_q = kv.key_bases().map(|bases| Transform::Queries { bases, group }).or(rotation);
+    let of_k = kv.key_bases().map(Transform::Keys).or(rotation);
+    let (q_steps, k_steps) = (steps(norms[0], of_q, q_scale), steps(norms[1], of_k, None));
+    let rotation = kv.value_rotation().map(Transform::Rotation);
+    let v_steps = HeadSteps { norm: norms[2], rotation, ..HeadSteps::default() };
     let mut grids =
         [(q_steps, Grid::new(q, q_cols)), (k_steps, Grid::new(k, kv_cols)), (v_steps, Grid::new(v, kv_cols))];
     let n_grids = match wk {
@@ -106,11 +132,12 @@ pub fn run<'a>(cx: &mut Cx<'a>, s: &AttnIn) -> Result<(), BackendError> {
     };
     cx.pool.tiles(&mut grids[..n_grids], 1, q_cols.max(kv_cols), |steps, mut tile| {
         let at = tile.rows().start;
+        let first = tile.cols().start / head_dim;
         let row = tile.row_mut(at);
         if let Some(norm) = steps.row_norm {
             norm.apply_in_place(kernels, row);
         }
-        for head in row.chunks_exact_mut(head_dim) {
+        for (i, head) in row.chunks_exact_mut(head_dim).enumerate() {
             if let Some(norm) = steps.norm {
                 norm.apply_in_place(kernels, head);
             }
@@ -125,7 +152,7 @@ pub fn run<'a>(cx: &mut Cx<'a>, s: &AttnIn) -> Result<(), BackendError> {
                 head.iter_mut().for_each(|x| *x *= by);
             }
             if let Some(rotation) = steps.rotation {
-                rotation.apply(head);
+                rotation.apply(first + i, head);
             }
         }
     });

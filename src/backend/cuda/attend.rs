@@ -62,6 +62,7 @@ fn row_sizes(form: KvForm) -> &'static [usize] {
     match form {
         KvForm::Lloyd3 | KvForm::Lloyd4 => &[64, 128, 256],
         KvForm::F16 | KvForm::F32 | KvForm::Q8_0 | KvForm::Q4_0 | KvForm::Lloyd2Signs | KvForm::Opaque => &[],
+        KvForm::Lloyd42 => &[],
         KvForm::Bf16 | KvForm::Q4_1 | KvForm::Q5_0 | KvForm::Q5_1 | KvForm::Iq4Nl => &[],
     }
 }

@@ -53,7 +53,7 @@ pub fn kernels() -> impl Iterator<Item = KernelName> {
         let stages: &[&'static str] = match codec.form() {
             KvForm::F16 | KvForm::F32 => &["attend"],
             KvForm::Lloyd3 | KvForm::Lloyd4 | KvForm::Lloyd2Signs => &["append", "attend"],
-            KvForm::Q8_0 | KvForm::Q4_0 | KvForm::Opaque => &[],
+            KvForm::Q8_0 | KvForm::Q4_0 | KvForm::Lloyd42 | KvForm::Opaque => &[],
             KvForm::Bf16 | KvForm::Q4_1 | KvForm::Q5_0 | KvForm::Q5_1 | KvForm::Iq4Nl => &[],
         };
         let codec = codec.name();
@@ -95,7 +95,8 @@ fn blocks(form: KvForm) -> Option<u32> {
         KvForm::F16 => Some(BLOCKS_HALVES),
         KvForm::Q8_0 => Some(BLOCKS_Q8_0),
         KvForm::Q4_0 => Some(BLOCKS_Q4_0),
-        KvForm::F32 | KvForm::Lloyd3 | KvForm::Lloyd4 | KvForm::Lloyd2Signs | KvForm::Opaque => None,
+        KvForm::F32 | KvForm::Lloyd3 | KvForm::Lloyd4 | KvForm::Lloyd2Signs => None,
+        KvForm::Lloyd42 | KvForm::Opaque => None,
         KvForm::Bf16 | KvForm::Q4_1 | KvForm::Q5_0 | KvForm::Q5_1 | KvForm::Iq4Nl => None,
     }
 }
@@ -115,7 +116,7 @@ pub fn check(decl: &KvDecl) -> Result<(), String> {
     }
     let (k, v, head_dim) = (decl.k.name(), decl.v.name(), decl.head_dim);
     match form(decl) {
-        None if decl.k.form() == decl.v.form() => {
+        None if kv_on(KvSide::Values, decl.k).form() == decl.v.form() => {
             let same = |codec: &&&'static dyn KvCodec| {
                 form(&KvDecl { k: **codec, v: kv_on(KvSide::Values, **codec), ..decl.clone() }).is_some()
             };
@@ -209,7 +210,8 @@ impl KvLayout {
             on.alloc_for(MemoryKind::Kv, part, page_bytes.saturating_mul(n as u64))
         };
         // `form` covers the codecs, `KvDecl::pages` the sliding window, and `check` the rest.
-        let KvDecl { n_kv_heads, head_dim, k: _, v: _, window, sliding: _, values_are_keys: _ } = *decl;
+        let KvDecl { n_kv_heads, head_dim, k: _, v: _, basis: _, window, sliding: _, values_are_keys: _ } =
+            *decl;
         let page_bytes = page_bytes(decl);
         let pages = pages_of(&memory::cache_part(decl), decl.pages(limits), page_bytes)?;
         let mut exact = |page_bytes: usize| pages_of(EXACT_PART, limits.exact_pages, page_bytes as u64);

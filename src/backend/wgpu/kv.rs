@@ -7,7 +7,7 @@
 //! bytes of [`KeyMean`](ggml_types::turboquant::KeyMean).
 
 use ggml_types::turboquant::{Codebook, KeyMean, Projection, Qjl, Rotation};
-use ggml_types::{KvCodec, KvForm, KvSide, kv as registry};
+use ggml_types::{KvCodec, KvForm, KvSide, kv as registry, kv_on};
 
 use super::alloc::Allocator;
 use super::text::wgsl;
@@ -61,7 +61,7 @@ impl Codec {
             KvForm::Lloyd3 => (KernelForm::Lloyd(3), TURBOQUANT),
             KvForm::Lloyd4 => (KernelForm::Lloyd(4), TURBOQUANT),
             KvForm::Lloyd2Signs => (KernelForm::Signs, TURBOQUANT),
-            KvForm::Opaque => return None,
+            KvForm::Lloyd42 | KvForm::Opaque => return None,
             KvForm::Bf16 | KvForm::Q4_1 | KvForm::Q5_0 | KvForm::Q5_1 | KvForm::Iq4Nl => return None,
         };
         Some(Self { codec, form, kernels, shader })
@@ -113,7 +113,7 @@ pub fn unsupported(kv: &KvDecl) -> Option<String> {
     if forms.contains(&None) {
         let known = registry::REGISTRY.iter().filter(|codec| Codec::of(codec.form()).is_some());
         let names: Vec<_> = known.map(|codec| codec.name()).collect();
-        let what = match kv.k.form() == kv.v.form() {
+        let what = match kv_on(KvSide::Values, kv.k).form() == kv.v.form() {
             true => format!("attend__{k}"),
             false => format!("attend with keys of {k} and values of {v}"),
         };
@@ -212,7 +212,7 @@ pub fn stretches(kv: &KvDecl, side: KvSide, limits: &Limits, page: KvPage) -> Ve
 /// Kernel parameters of a cache: `Cache` in `shaders/lib/cache.wgsl`.
 pub fn params(kv: &KvDecl, limits: &Limits) -> Vec<u32> {
     // `codec` handles the codecs, `PagesAt::of` the sliding window, and `unsupported` the rest.
-    let KvDecl { n_kv_heads, head_dim, k: _, v: _, window, sliding: _, values_are_keys: _ } = *kv;
+    let KvDecl { n_kv_heads, head_dim, k: _, v: _, basis: _, window, sliding: _, values_are_keys: _ } = *kv;
     let pages = |pages: usize| pages.min(limits.pages) as u32;
     let forms = SIDES.map(|side| codec(kv, side).form);
     let rotation = || Rotation::new(head_dim).expect("the program was checked");

@@ -200,6 +200,7 @@ impl KvReportArgs {
             eprintln!("no needles: they need chunks of at least {least} tokens (--ctx-size)");
         }
         let (mut base_nll, mut lines, mut codecs) = (None, Vec::new(), Vec::new());
+        let mut bases = bases(&base);
         for codec in self.codecs(&options) {
             let Some(engine) = self.open(&source, &asked.with_cache([codec; 2]))? else { continue };
             eprintln!("{} compared with {}", codec.name(), base_name(&base));
@@ -211,6 +212,9 @@ impl KvReportArgs {
                 same_top: Estimate::of(&scores.same_top),
             };
             codecs.push(codec);
+            if codec.form().has_basis() {
+                bases = self::bases(&engine);
+            }
             let needles = needle::search(&engine, &haystacks, go_on)?;
             lines.push(line(codec.name().to_owned(), &engine, &scores.nll, Some(distance), needles));
             base_nll = Some(scores.base_nll);
@@ -218,7 +222,7 @@ impl KvReportArgs {
         let base_nll = base_nll.map_or_else(|| perplexity::mean_nll(&base, &text, go_on), Ok)?;
         eprintln!("needles and attention of {}", base_name(&base));
         let needles = needle::search(&base, &haystacks, go_on)?;
-        let attention = cache::attention(&base, &asked, &text, options.cache_type_k, codecs, go_on)?;
+        let attention = cache::attention(&base, &asked, &text, options.cache_type_k, codecs, &bases, go_on)?;
         let distances = lines.iter_mut().filter_map(|line| line.distance.as_mut());
         distances.zip(&attention.kl).for_each(|(distance, kl)| distance.attention_kl = Estimate::of(kl));
         lines.insert(0, line(base_name(&base), &base, &base_nll, None, needles));
@@ -252,6 +256,11 @@ impl KvReportArgs {
             loaded => loaded.map(Some),
         }
     }
+}
+
+/// Bases of an engine's keys.
+fn bases(engine: &Engine) -> cache::Bases {
+    engine.program().kvs.iter().map(|kv| kv.basis.clone()).collect()
 }
 
 /// Name of a cache: the type of the keys, and of the values if it differs.

@@ -1,6 +1,6 @@
 //! Change of attention when keys come from a cache.
 
-use ggml_types::turboquant::Rotation;
+use ggml_types::turboquant::{KeyBasis, Rotation};
 use ggml_types::{KvCodec, KvSide, QuantError};
 use half::f16;
 
@@ -26,19 +26,24 @@ impl AttentionKl {
 
     /// Adds one layer's vectors: for the rows at some positions and each of their query heads, the
     /// Kullback-Leibler divergence of the attention weights, with keys in the state in which the row reads
-    /// them from a cache.
+    /// them from a cache. `bases` are those of the layer's KV heads, for codecs whose keys have one.
     ///
     /// # Errors
-    /// [`QuantError::Shape`] if a codec does not support the head dimension.
+    /// [`QuantError::Shape`] if a codec does not support the head dimension, or has no basis and needs one.
     ///
     /// # Panics
     /// If the text is shorter than a position.
-    pub fn add(&mut self, vectors: &Vectors<'_>, positions: &[usize]) -> Result<(), QuantError> {
+    pub fn add(
+        &mut self,
+        vectors: &Vectors<'_>,
+        bases: Option<&[KeyBasis]>,
+        positions: &[usize],
+    ) -> Result<(), QuantError> {
         let Vectors { n_heads, n_kv_heads, head_dim, scale, .. } = *vectors;
         let group = n_heads / n_kv_heads;
         let (mut want, mut got) = (Vec::new(), Vec::new());
         for head in 0..n_kv_heads {
-            let keys = |codec| Keys::new(codec, self.window, vectors, head);
+            let keys = |codec| Keys::new(codec, self.window, vectors, bases, head);
             let base = keys(self.base)?;
             let others = self.others.iter().map(|codec| keys(*codec)).collect::<Result<Vec<_>, _>>()?;
             for &pos in positions {
@@ -61,10 +66,17 @@ impl AttentionKl {
     }
 }
 
+/// Transform of a codec.
+enum Transform<'a> {
+    Nothing,
+    Rotation(Rotation),
+    Basis(&'a KeyBasis),
+}
+
 /// One head's keys in a cache: `[n, head_dim]`, rotated if the codec rotates them.
-struct Keys {
+struct Keys<'a> {
     codec: &'static dyn KvCodec,
-    rotation: Option<Rotation>,
+    rotation: Transform<'a>,
     head_dim: usize,
     /// Keys in exact pages; empty for codecs without a window.
     exact: Vec<f32>,
@@ -73,21 +85,31 @@ struct Keys {
     window: KvWindow,
 }
 
-impl Keys {
+impl<'a> Keys<'a> {
     fn new(
         codec: &'static dyn KvCodec,
         window: KvWindow,
         vectors: &Vectors<'_>,
+        bases: Option<&'a [KeyBasis]>,
         head: usize,
     ) -> Result<Self, QuantError> {
         let Vectors { n, n_kv_heads, head_dim, .. } = *vectors;
-        let rotation = codec.rotates().then(|| Rotation::new(head_dim)).transpose()?;
+        let missing = || QuantError::Shape { ty: codec.name(), detail: "its keys need a basis".into() };
+        let rotation = match (codec.form().has_basis(), codec.rotates()) {
+            (true, _) => Transform::Basis(&bases.ok_or_else(missing)?[head]),
+            (false, true) => Transform::Rotation(Rotation::new(head_dim)?),
+            (false, false) => Transform::Nothing,
+        };
         let mut keys = Vec::with_capacity(n * head_dim);
         for row in vectors.k.chunks_exact(n_kv_heads * head_dim) {
             keys.extend_from_slice(&row[head * head_dim..][..head_dim]);
         }
-        if let Some(rotation) = &rotation {
-            keys.chunks_exact_mut(head_dim).for_each(|key| rotation.apply(key));
+        for key in keys.chunks_exact_mut(head_dim) {
+            match &rotation {
+                Transform::Nothing => {}
+                Transform::Rotation(rotation) => rotation.apply(key),
+                Transform::Basis(basis) => basis.apply_to_key(key),
+            }
         }
         if codec.windowed() {
             keys.iter_mut().for_each(|x| *x = f16::from_f32(*x).to_f32());
@@ -118,8 +140,10 @@ impl Keys {
     /// Attention weights of the row at `pos`, as natural logarithms: `[pos + 1]`.
     fn attend(&self, q: &[f32], pos: usize, scale: f32, out: &mut Vec<f64>) {
         let mut q = q.to_vec();
-        if let Some(rotation) = &self.rotation {
-            rotation.apply(&mut q);
+        match &self.rotation {
+            Transform::Nothing => {}
+            Transform::Rotation(rotation) => rotation.apply(&mut q),
+            Transform::Basis(basis) => basis.apply_to_query(&mut q),
         }
         let dot = |key: &[f32]| q.iter().zip(key).map(|(q, k)| f64::from(*q) * f64::from(*k)).sum::<f64>();
         out.clear();
@@ -159,8 +183,9 @@ mod tests {
         k.iter_mut().step_by(8).for_each(|k| *k += offset);
         let vectors = Vectors { n, n_heads: 4, n_kv_heads: 2, head_dim, scale: 0.125, q: &q, k: &k, v: &k };
         let codec = |name| kv_by_name(name).unwrap();
+        let bases = [0, 1].map(|_| KeyBasis::plain(head_dim).unwrap());
         let mut kl = AttentionKl::new(codec(base), vec![codec(other)], KvWindow::default());
-        kl.add(&vectors, positions).unwrap();
+        kl.add(&vectors, Some(&bases), positions).unwrap();
         assert_eq!(kl.means()[0].n(), 4 * positions.len() as u64);
         kl.means()[0].mean()
     }
@@ -176,6 +201,9 @@ mod tests {
         assert!((0.02..0.06).contains(&three), "{three}");
         let four = kl("f32", "turboquant-4", &far, 0.0);
         assert!(4.0 * four < 1.5 * three && four > 1e-3, "{four}, {three}");
+        // Without statistics the first half of the elements is no better than the second.
+        let split = kl("f32", "turboquant-s42", &far, 0.0);
+        assert!((1.2 * three..2.5 * three).contains(&split), "{split}, {three}");
         // All positions that rows read up to there are exact.
         assert!(kl("f32", "turboquant", &[10, 63, 127], 0.0) < 1e-5);
         // A common offset of channels costs nothing if it is subtracted, and much if it is not.

@@ -15,24 +15,14 @@ use sterna_engine::Error;
 use sterna_engine::{self as engine, EngineOptions};
 use sterna_gguf::Gguf;
 use sterna_model::Model;
-use sterna_program::{AttnIn, Buf, Limits, PageTable, Program, QkNorm, Row, RowsOf, Stage, Step};
+use sterna_program::{Buf, LayerVectors, Limits, PageTable, Program, Row, Step};
 
 /// A model on the CPU backend whose queries, keys and values can be read.
 pub struct Probe {
     backend: Box<dyn Backend>,
     exec: Exec,
     program: Program,
-    layers: Vec<Layer>,
-}
-
-/// Location of a layer's vectors.
-struct Layer {
-    /// The stage after which they are ready.
-    end: usize,
-    scale: f32,
-    bufs: [Buf; 3],
-    n_kv_heads: usize,
-    head_dim: usize,
+    layers: Vec<LayerVectors>,
 }
 
 /// One layer's vectors of a text, after RoPE and before any cache.
@@ -65,7 +55,7 @@ impl Probe {
     pub fn new(gguf: &Gguf, options: &EngineOptions, n: usize) -> Result<Self, Error> {
         let options = super::one_text(options, n);
         let Model { mut program, weights, .. } = engine::model(gguf, &options)?;
-        let layers = read_out(&mut program);
+        let layers = program.read_out(true);
         let mut backend = backend::open("cpu", options.n_threads())?;
         engine::fits(&backend.plan(&program)?, n)?;
         let ids = engine::upload(&mut *backend, weights, &program, options.n_threads(), |_| ())?;
@@ -105,60 +95,16 @@ impl Probe {
                 let mut out = vec![0.0; n * self.program.buf_decl(buf).cols];
                 self.backend.read(self.exec, buf, 0, &mut out).map(|()| out)
             };
-            let [q, k, v] = layer.bufs;
-            let (q, k, v) = (read(q)?, read(k)?, read(v)?);
-            let Layer { scale, n_kv_heads, head_dim, .. } = *layer;
+            let LayerVectors { end: _, scale, q, k, v, kv, rope: _ } = *layer;
+            let (q, k, v) = (read(q)?, read(k)?, read(v.expect("values were requested"))?);
+            let (n_kv_heads, head_dim) = {
+                let kv = self.program.kv_decl(kv);
+                (kv.n_kv_heads, kv.head_dim)
+            };
             let n_heads = q.len() / n.max(1) / head_dim;
             each(i, Vectors { n, n_heads, n_kv_heads, head_dim, scale, q: &q, k: &k, v: &v });
         }
         Ok(())
-    }
-}
-
-/// Inserts two stages before every `AttnIn`: one computes keys as queries, and one computes values as
-/// queries. `AttnIn` itself overwrites what they write to the cache.
-fn read_out(program: &mut Program) -> Vec<Layer> {
-    let stages = std::mem::take(&mut program.stages);
-    let scales: Vec<_> = stages
-        .iter()
-        .filter_map(|(_, stage)| match stage {
-            Stage::Attend(s) => Some((s.q, s.kv, s.scale)),
-            _ => None,
-        })
-        .collect();
-    let mut layers = Vec::new();
-    for (label, stage) in stages {
-        // A layer that reads another one's cache has no keys and values to measure.
-        if let Stage::AttnIn(AttnIn { wk: Some(wk), wv, .. }) = &stage
-            && let Stage::AttnIn(s) = &stage
-        {
-            let (n_kv_heads, head_dim) = {
-                let kv = program.kv_decl(s.kv);
-                (kv.n_kv_heads, kv.head_dim)
-            };
-            let [k, v] = ["k", "v"].map(|name| buf(program, name, n_kv_heads * head_dim));
-            let bare = AttnIn { gate: None, q_scale: None, ..s.clone() };
-            let keys = AttnIn { wq: wk.clone(), q_norm: s.k_norm.clone(), q: k, ..bare.clone() };
-            let wq = wv.as_ref().unwrap_or(wk).clone();
-            let (q_norm, k_norm) = (s.v_norm.clone(), None);
-            let values = AttnIn { wq, q_norm, k_norm, qk_norm: QkNorm::Heads, rope: None, q: v, ..bare };
-            program.push(format!("{label}.keys"), keys);
-            program.push(format!("{label}.values"), values);
-            let attends = scales.iter().find(|(q, kv, _)| (*q, *kv) == (s.q, s.kv));
-            let (.., scale) = *attends.expect("every cache has an attention stage");
-            let end = program.stages.len() + 1;
-            layers.push(Layer { end, scale, bufs: [s.q, k, v], n_kv_heads, head_dim });
-        }
-        program.push(label, stage);
-    }
-    layers
-}
-
-/// The buffer of this name with `cols` columns; declares a new one if the program has none.
-fn buf(program: &mut Program, name: &'static str, cols: usize) -> Buf {
-    match program.bufs.iter().position(|buf| buf.name == name && buf.cols == cols) {
-        Some(at) => Buf(at as u32),
-        None => program.buf(name, RowsOf::Step, cols),
     }
 }
 

@@ -80,6 +80,7 @@ impl Model {
                 head_dim,
                 k: codec,
                 v,
+                basis: None,
                 window: KvWindow::default(),
                 sliding: None,
                 values_are_keys: false,

@@ -1,6 +1,6 @@
 //! Attention over windowed and rotated KV caches, and an f64 reference built on the codecs' own definition.
 
-use ggml_types::turboquant::{Codebook, Lloyd, Rotation, ScaleRule};
+use ggml_types::turboquant::{Codebook, KeyBasis, Lloyd, Rotation, ScaleRule, Split};
 use ggml_types::{KvCodec, KvSide, kv_by_name};
 use half::f16;
 use sterna::backend::Backend;
@@ -48,6 +48,8 @@ pub struct Rule {
     pub sliding: Option<u32>,
     /// Positions after its own that a row attends to. If not 0, all rows run in one step.
     pub ahead: u32,
+    /// Bases of the KV heads, if keys are stored in two groups.
+    pub bases: Option<&'static [KeyBasis]>,
     /// Codecs of keys and of values, if there is no window.
     pub at_once: Option<[&'static dyn KvCodec; 2]>,
     /// Rounding of key codes, and of the queries multiplied with them, to bytes, as in the CUDA kernels;
@@ -65,6 +67,7 @@ pub const RIGHT: Rule = Rule {
     sink_pages: 1,
     sliding: None,
     ahead: 0,
+    bases: None,
     at_once: None,
     rounding: None,
 };
@@ -111,10 +114,22 @@ impl Rule {
     }
 }
 
-fn rotated(rule: Rule, keys: bool, x: &[f64]) -> Vec<f32> {
+/// Vectors of a head.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Side {
+    Queries,
+    Keys,
+    Values,
+}
+
+/// A vector of a KV head as the cache transforms it.
+fn rotated(rule: Rule, side: Side, head: usize, x: &[f64]) -> Vec<f32> {
     let mut x: Vec<f32> = x.iter().map(|x| *x as f32).collect();
-    if rule.rotates(keys) {
-        Rotation::new(x.len()).unwrap().apply(&mut x);
+    match (side, rule.bases) {
+        (Side::Queries, Some(bases)) => bases[head].apply_to_query(&mut x),
+        (Side::Keys, Some(bases)) => bases[head].apply_to_key(&mut x),
+        _ if rule.rotates(side != Side::Values) => Rotation::new(x.len()).unwrap().apply(&mut x),
+        _ => {}
     }
     x
 }
@@ -188,6 +203,7 @@ fn stored(rule: Rule, keys: bool, vectors: &[Vec<f32>]) -> Stored {
     }
     let scale = if keys { rule.key_scale } else { rule.value_scale };
     let codec = Lloyd::new(head_dim, rule.bits, scale);
+    let split = rule.bases.map(|_| Split::new(head_dim));
     let exact: Vec<Vec<f64>> =
         vectors.iter().map(|x| x.iter().map(|x| f16::from_f32(*x).to_f64()).collect()).collect();
     let mean = |page: &[Vec<f64>]| match rule.centre {
@@ -201,6 +217,12 @@ fn stored(rule: Rule, keys: bool, vectors: &[Vec<f32>]) -> Stored {
     let bytes_of_codes = rule.rounding.map(|_| as_bytes(codec.codebook()));
     let decoded = |(i, x): (usize, &Vec<f64>)| -> Vec<f64> {
         let centred: Vec<f32> = x.iter().zip(&means[i / PAGE]).map(|(x, mean)| (x - mean) as f32).collect();
+        if let (Some(split), true) = (&split, keys) {
+            let (mut bytes, mut out) = (vec![0; split.bytes()], vec![0.0; head_dim]);
+            split.encode(&centred, &mut bytes);
+            split.decode(&bytes, &mut out);
+            return out.into_iter().map(f64::from).collect();
+        }
         let (mut bytes, mut out) = (vec![0; codec.bytes()], vec![0.0; head_dim]);
         codec.encode(&centred, &mut bytes);
         codec.decode(&bytes, &mut out);
@@ -223,11 +245,11 @@ impl Reference {
         let mut out = vec![Vec::new(); self.q.len()];
         for head in 0..n_kv_heads {
             let at = head * head_dim..(head + 1) * head_dim;
-            let side = |keys, x: &[Vec<f64>]| {
-                let x: Vec<_> = x.iter().map(|x| rotated(rule, keys, &x[at.clone()])).collect();
-                stored(rule, keys, &x)
+            let of_side = |side, x: &[Vec<f64>]| {
+                let x: Vec<_> = x.iter().map(|x| rotated(rule, side, head, &x[at.clone()])).collect();
+                stored(rule, side == Side::Keys, &x)
             };
-            let (keys, values) = (side(true, &self.k), side(false, &self.v));
+            let (keys, values) = (of_side(Side::Keys, &self.k), of_side(Side::Values, &self.v));
             for (pos, out) in out.iter_mut().enumerate() {
                 // Complete pages of the positions up to this one are read from their codes, except those in
                 // the window.
@@ -235,7 +257,7 @@ impl Reference {
                 let which = |p: usize| usize::from((rule.sink_pages..coded_pages).contains(&(p / PAGE)));
                 for i in 0..group {
                     let q = &self.q[pos][(head * group + i) * head_dim..][..head_dim];
-                    let q = rotated(rule, true, q);
+                    let q = rotated(rule, Side::Queries, head, q);
                     // The CUDA kernels quantise a query that is multiplied with codes: as a whole, or in runs
                     // of 16 elements for block codecs.
                     let coded_q = match rule.at_once {
@@ -309,6 +331,7 @@ impl Attention {
             head_dim,
             k: codec(k),
             v: codec(v),
+            basis: None,
             window,
             sliding: None,
             values_are_keys: false,
@@ -415,6 +438,7 @@ pub fn attended_as(
 ) {
     let heads = attention.heads;
     attention.see(rule);
+    attention.case.p.kvs[0].basis = rule.bases.map(|bases| bases.to_vec().into());
     let inputs = attention.case.numbers.values(n_rows as usize * DIM);
     let reference = attention.reference(&inputs);
     let on_cards = Rule { rounding: Some(Rounded::on_cards(heads.head_dim)), ..rule };

@@ -224,7 +224,7 @@ impl<'a> Oracle<'a> {
         let Attend { q, kv, scale, soft_cap, window, ahead, sinks, gate, out: to } = *s;
         // `attn_in` and `latent_in` use the codecs and store the values. The capacity and precision of a
         // cache do not change the meaning of attention.
-        let KvDecl { n_kv_heads, head_dim, k: _, v: _, window: _, sliding: _, values_are_keys: _ } =
+        let KvDecl { n_kv_heads, head_dim, k: _, v: _, basis: _, window: _, sliding: _, values_are_keys: _ } =
             *self.p.kv_decl(kv);
         let q_cols = self.p.buf_decl(q).cols;
         let group = q_cols / head_dim / n_kv_heads;

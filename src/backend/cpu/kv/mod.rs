@@ -14,10 +14,11 @@ mod codes;
 mod layout;
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytemuck::{Pod, cast_slice, cast_slice_mut};
-use ggml_types::turboquant::{KeyMean, Qjl, Rotation};
+use ggml_types::turboquant::{KeyBasis, KeyMean, Qjl, Rotation};
 use ggml_types::{KvCodec, KvForm, KvSide, KvVectors, QuantError};
 use half::f16;
 use half::slice::HalfFloatSliceExt;
@@ -64,6 +65,8 @@ struct KvStorage {
     clamped: AtomicU64,
     /// Rotation that is applied to every vector before it is encoded.
     rotation: Option<Rotation>,
+    /// Basis of the keys of each KV head, instead of a rotation: `[n_kv_heads]`.
+    bases: Option<Arc<[KeyBasis]>>,
     layout: Layout,
 }
 
@@ -211,8 +214,8 @@ pub struct KvSlice {
 impl KvCache {
     /// Creates an empty cache; the system provides its memory when it is first written.
     pub fn new(decl: &KvDecl, limits: Limits, [keys, values]: Words) -> Self {
-        // `Layout` handles the pages of a sliding window.
-        let KvDecl { n_kv_heads, head_dim, k, v, window, sliding: _, values_are_keys } = *decl;
+        // `Layout` handles the pages of a sliding window, `KvStorage` the bases.
+        let KvDecl { n_kv_heads, head_dim, k, v, basis: _, window, sliding: _, values_are_keys } = *decl;
         let plane = |codec, side, words| {
             let storage = KvStorage::new(codec, side, decl, limits).expect("the program was checked");
             Plane { words, storage }
@@ -237,8 +240,8 @@ impl KvCache {
     }
 
     /// Writes the keys and values of a step's rows, each `[rows, n_kv_heads * head_dim]` and already rotated
-    /// by [`key_rotation`](Self::key_rotation) and [`value_rotation`](Self::value_rotation). If the keys are
-    /// also the values, `v` is ignored.
+    /// by [`key_rotation`](Self::key_rotation) or in their [bases](Self::key_bases), and by
+    /// [`value_rotation`](Self::value_rotation). If the keys are also the values, `v` is ignored.
     pub fn put(&mut self, pool: &Pool, rows: &[Row], pages: &PageTable, k: &[f32], v: &[f32]) {
         let cols = self.n_kv_heads * self.head_dim;
         for (Plane { storage, words }, x) in self.planes_mut().zip([k, v]) {
@@ -337,7 +340,12 @@ impl KvCache {
         mean.inspect(|mean| mean.decode(bytes, out)).is_some()
     }
 
-    /// Rotation of keys, and of the queries that are multiplied with them.
+    /// Bases of keys, and of the queries that are multiplied with them: `[n_kv_heads]`.
+    pub fn key_bases(&self) -> Option<&[KeyBasis]> {
+        self.keys.storage.bases.as_deref()
+    }
+
+    /// Rotation of keys, and of the queries that are multiplied with them; `None` if they have bases.
     pub fn key_rotation(&self) -> Option<&Rotation> {
         self.keys.storage.rotation.as_ref()
     }
@@ -470,17 +478,20 @@ impl KvStorage {
             | KvForm::Lloyd3
             | KvForm::Lloyd4
             | KvForm::Lloyd2Signs
+            | KvForm::Lloyd42
             | KvForm::Opaque => match Codes::new(codec.open(side, head_dim)?, side, head_dim, vec_bytes) {
                 Ok(codes) => VectorForm::Codes(codes),
                 Err(codec) => VectorForm::Vectors { codec, vec_bytes },
             },
         };
-        let rotation = codec.rotates().then(|| Rotation::new(head_dim)).transpose()?;
+        let bases = decl.bases().filter(|_| side == KvSide::Keys);
+        let rotates = codec.rotates() && bases.is_none();
+        let rotation = rotates.then(|| Rotation::new(head_dim)).transpose()?;
         let exact = codec.windowed().then_some(EXACT);
         let mean = codec.key_mean(side, head_dim);
         let layout = Layout::of(codec, side, decl, limits)?;
         let clamped = AtomicU64::new(0);
-        Ok(Self { side, head_dim, window, form, exact, mean, clamped, rotation, layout })
+        Ok(Self { side, head_dim, window, form, exact, mean, clamped, rotation, bases, layout })
     }
 
     /// Bytes of the mean at the start of an encoded page.
