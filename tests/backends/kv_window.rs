@@ -87,7 +87,7 @@ fn bases(head_dim: usize, reversed: bool) -> Vec<KeyBasis> {
 #[test]
 fn attention_matches_keys_in_two_groups() {
     let leak = |bases: Vec<KeyBasis>| Some(&*bases.leak());
-    for head_dim in [32, 64, 128] {
+    for (i, head_dim) in [32, 64, 128].into_iter().enumerate() {
         let plain = |_| KeyBasis::plain(head_dim).unwrap();
         let right = bases(head_dim, false);
         let swapped = vec![right[1].clone(), right[0].clone()];
@@ -101,7 +101,8 @@ fn attention_matches_keys_in_two_groups() {
         ];
         let heads = Heads { head_dim, ..TWO_OF_TWO };
         let codecs = ["turboquant-s42", "turboquant"];
-        support::case::window::attends_as(heads, codecs, rule, &wrong, 330, cpus(&[3]));
+        let backends = cpus(&[3]).into_iter().chain(wgpus().into_iter().nth(i % 2)).collect();
+        support::case::window::attends_as(heads, codecs, rule, &wrong, 330, backends);
     }
 }
 

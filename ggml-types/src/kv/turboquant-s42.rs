@@ -16,7 +16,7 @@ impl KvCodec for TurboQuantS42 {
     }
 
     fn note(&self) -> Option<&'static str> {
-        Some("keys only; values are stored as turboquant; on the CPU only")
+        Some("keys only; values are stored as turboquant; on the CPU and wgpu")
     }
 
     fn form(&self) -> KvForm {

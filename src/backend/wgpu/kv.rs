@@ -6,7 +6,7 @@
 //! exact_words]`, and in the keys the mean of each page of codes, `[pages, n_kv_heads, mean_words]`: the
 //! bytes of [`KeyMean`](ggml_types::turboquant::KeyMean).
 
-use ggml_types::turboquant::{Codebook, KeyMean, Projection, Qjl, Rotation};
+use ggml_types::turboquant::{Codebook, KeyBasis, KeyMean, LogScale, Projection, Qjl, Rotation};
 use ggml_types::{KvCodec, KvForm, KvSide, kv as registry, kv_on};
 
 use super::alloc::Allocator;
@@ -45,6 +45,9 @@ pub enum KernelForm {
     /// Codes of two bits, the signs of their residual, and two scales, in pages that have left the window.
     /// Only for keys.
     Signs,
+    /// Lloyd-Max codes of four bits for half of the elements and of two bits for the others, in the basis of
+    /// the KV head, and two scales of 8 bits, in pages that have left the window. Only for keys.
+    Split,
     /// Integers of this many bits, with a scale per 32 of them.
     Blocks(usize),
 }
@@ -53,6 +56,7 @@ impl Codec {
     /// The codec of a form; `None` if it has no kernels.
     pub fn of(codec: KvForm) -> Option<Self> {
         const TURBOQUANT: (&str, &str) = ("turboquant", wgsl!("shaders/kv/turboquant.wgsl"));
+        const S42: (&str, &str) = ("turboquant-s42", wgsl!("shaders/kv/turboquant-s42.wgsl"));
         let (form, (kernels, shader)) = match codec {
             KvForm::F16 => (KernelForm::Elements(2), ("f16", wgsl!("shaders/kv/f16.wgsl"))),
             KvForm::F32 => (KernelForm::Elements(1), ("f32", wgsl!("shaders/kv/f32.wgsl"))),
@@ -61,7 +65,8 @@ impl Codec {
             KvForm::Lloyd3 => (KernelForm::Lloyd(3), TURBOQUANT),
             KvForm::Lloyd4 => (KernelForm::Lloyd(4), TURBOQUANT),
             KvForm::Lloyd2Signs => (KernelForm::Signs, TURBOQUANT),
-            KvForm::Lloyd42 | KvForm::Opaque => return None,
+            KvForm::Lloyd42 => (KernelForm::Split, S42),
+            KvForm::Opaque => return None,
             KvForm::Bf16 | KvForm::Q4_1 | KvForm::Q5_0 | KvForm::Q5_1 | KvForm::Iq4Nl => return None,
         };
         Some(Self { codec, form, kernels, shader })
@@ -80,15 +85,22 @@ impl KernelForm {
 
     /// True if new positions are stored exactly at first.
     pub fn is_windowed(self) -> bool {
-        matches!(self, Self::Lloyd(_) | Self::Signs)
+        matches!(self, Self::Lloyd(_) | Self::Signs | Self::Split)
     }
 
-    /// Bits of an element, signs included.
+    /// True if it is only for keys.
+    #[cfg(test)]
+    pub fn is_for_keys(self) -> bool {
+        matches!(self, Self::Signs | Self::Split)
+    }
+
+    /// Bits of an element, signs included: the mean.
     pub fn bits(self) -> usize {
         match self {
             Self::Elements(_) => 0,
             Self::Lloyd(bits) | Self::Blocks(bits) => bits,
-            Self::Signs => 3,
+            // Four and two bits for half of the elements each.
+            Self::Signs | Self::Split => 3,
         }
     }
 }
@@ -158,7 +170,7 @@ impl Layout {
         let (words, code_words) = (kv.head_dim.div_ceil(of_word), form.bits() * kv.head_dim / CHUNK);
         let scales = match form {
             KernelForm::Elements(_) => 0,
-            KernelForm::Lloyd(_) => PAGE / 2,
+            KernelForm::Lloyd(_) | KernelForm::Split => PAGE / 2,
             KernelForm::Signs => PAGE,
             // One word has the scales of two blocks.
             KernelForm::Blocks(_) => PAGE * kv.head_dim.div_ceil(2 * CHUNK),
@@ -251,19 +263,58 @@ pub fn side_params(kv: &KvDecl, side: KvSide, limits: &Limits) -> Vec<u32> {
         means_at,
         layout.mean_words,
     ];
-    let bits = match codec(kv, side).form {
+    let form = codec(kv, side).form;
+    let bits = match form {
         KernelForm::Elements(_) | KernelForm::Blocks(_) => None,
         KernelForm::Lloyd(bits) => Some(bits),
         KernelForm::Signs => Some(2),
+        KernelForm::Split => Some(4),
     };
     let (mut borders, mut numbers) = ([0.0_f32; 8], [0.0_f32; 16]);
+    let (mut second, mut ones) = ([0.0_f32; 6], [0; 2]);
+    let elems = rotated_elems(kv, side);
+    // The thresholds from 0 on.
+    let upper = |book: &Codebook| book.thresholds()[book.thresholds().len() / 2..].to_vec();
     if let Some(bits) = bits {
-        let book = Codebook::new(kv.head_dim, bits as u32);
-        // The thresholds from 0 on.
-        let upper = &book.thresholds()[book.thresholds().len() / 2..];
-        borders.iter_mut().zip(upper).for_each(|(to, x)| *to = *x as f32);
+        let book = Codebook::new(elems, bits as u32);
+        borders.iter_mut().zip(upper(&book)).for_each(|(to, x)| *to = x as f32);
         numbers.iter_mut().zip(book.centroids()).for_each(|(to, x)| *to = *x as f32);
     }
-    let book = borders.iter().chain(&numbers).map(|x| x.to_bits());
-    places.map(|word| word as u32).into_iter().chain(book).collect()
+    if form == KernelForm::Split {
+        let scales = [0, 1].map(|group| LogScale::of_group(elems, group));
+        let book = Codebook::new(elems, 2);
+        let unit = scales[0].decode(scales[0].one());
+        let all = book.centroids().iter().map(|x| *x as f32).chain([upper(&book)[1] as f32, unit]);
+        second.iter_mut().zip(all).for_each(|(to, x)| *to = x);
+        ones = scales.map(|scale| u32::from(scale.one()));
+    }
+    let book = borders.iter().chain(&numbers).chain(&second).map(|x| x.to_bits());
+    places.map(|word| word as u32).into_iter().chain(book).chain(ones).collect()
+}
+
+/// Elements of the vectors that the codec of one side rotates: those of a head, or of half of it.
+fn rotated_elems(kv: &KvDecl, side: KvSide) -> usize {
+    if codec(kv, side).form == KernelForm::Split { kv.head_dim / 2 } else { kv.head_dim }
+}
+
+/// Factor with which the rotation of one side preserves lengths.
+pub fn shrink(kv: &KvDecl, side: KvSide) -> f32 {
+    hadamard_factor(rotated_elems(kv, side))
+}
+
+/// Number of elements of [`bases`].
+pub fn bases_elems(kv: &KvDecl) -> usize {
+    if kv.k.form().has_basis() { 3 * kv.n_kv_heads * kv.head_dim } else { 0 }
+}
+
+/// Bases of the keys of a cache, as `shaders/attn_in.wgsl` reads them: `[n_kv_heads, 3, head_dim]`.
+pub fn bases(kv: &KvDecl) -> Vec<f32> {
+    let of_head = |basis: &KeyBasis| {
+        let signs = || basis.half().signs().iter().cycle();
+        let elements = basis.elements().iter().map(|element| f32::from(*element));
+        let factors = [basis.key_factors(), basis.query_factors()];
+        let signed = factors.into_iter().flat_map(|f| f.iter().zip(signs()).map(|(f, sign)| f * sign));
+        elements.chain(signed).collect::<Vec<_>>()
+    };
+    kv.bases().iter().flat_map(|bases| bases.iter().flat_map(of_head)).collect()
 }

@@ -13,7 +13,7 @@ use super::upload::DeviceWeight;
 use super::{attend, attn_in, experts, ffn_in, hadamard, kv, linear, proj_add, sample, states};
 use crate::device::tables;
 use crate::{BackendError, MemoryKind, memory};
-use sterna_program::{BufDecl, PAGE, Program, Rope, Stage, Weight};
+use sterna_program::{BufDecl, Kv, PAGE, Program, Rope, Stage, Weight};
 
 /// Bytes of the counter of clamped values.
 const CLAMPED_BYTES: u64 = 4;
@@ -27,7 +27,7 @@ pub struct Memory<B = Buffer> {
     pub states: Vec<B>,
     /// Cosines and sines of every position, one per RoPE.
     pub ropes: Vec<B>,
-    /// All vectors of f32 weights, concatenated.
+    /// All vectors of f32 weights, concatenated, then the bases of keys.
     pub constants: B,
     /// Tables that change from step to step.
     pub step: StepMemory<B>,
@@ -130,6 +130,12 @@ pub fn constant_places(p: &Program) -> Vec<Option<u32>> {
     places
 }
 
+/// Index of the bases of a cache's keys in the constants, which they follow.
+pub fn bases_at(p: &Program, kv: Kv) -> u32 {
+    let bases = p.kvs[..kv.0 as usize].iter().map(kv::bases_elems);
+    constants(p).map(|(_, cols)| cols).chain(bases).sum::<usize>() as u32
+}
+
 impl<B> Memory<B> {
     pub fn new(on: &mut impl Allocator<Buffer = B>, p: &Program) -> Result<Self, BackendError> {
         let Shared { acts, quants, fresh, routes, partial, projected } = Shared::of(p);
@@ -147,11 +153,14 @@ impl<B> Memory<B> {
         };
         let ropes = p.ropes.iter().map(rope).collect::<Result<_, _>>()?;
         let constants = constants(p).map(|(_, cols)| 4 * cols as u64).sum();
+        let bases = p.kvs.iter().map(|kv| 4 * kv::bases_elems(kv) as u64).sum();
+        let constants = [("norms and biases", constants), ("bases of keys", bases)];
+        let constants = constants.map(|(part, bytes)| (MemoryKind::Buffers, part, bytes));
         let outputs = p.limits.outputs;
         Ok(Self {
             bufs,
             ropes,
-            constants: on.scratch("norms and biases", constants)?,
+            constants: on.storage(&"norms, biases and bases", &constants)?,
             step: StepMemory::new(on, p)?,
             acts: on.scratch("inputs of layers", acts)?,
             signs: on.scratch("rotated bases", 4 * hadamard::signs(p).count() as u64)?,
@@ -199,6 +208,10 @@ impl Memory {
             encoder.copy_buffer_to_buffer(from, 0, &self.constants, at, 4 * cols as u64);
         }
         gpu.submit(encoder)?;
+        for (i, decl) in p.kvs.iter().enumerate().filter(|(_, decl)| kv::bases_elems(decl) > 0) {
+            let at = 4 * u64::from(bases_at(p, Kv(i as u32)));
+            gpu.upload(&self.constants, at, bytemuck::cast_slice(&kv::bases(decl)))?;
+        }
         let place = |w: Weight| places[w.0 as usize].expect("a vector of f32");
         experts::all_layers(p).try_for_each(|layers| {
             let table = experts::table(&layers, place);

@@ -195,7 +195,7 @@ impl Kernel {
         for Codec { codec: k, form, .. } in codecs() {
             all.push(Self::AttnIn(k));
             all.extend(form.is_windowed().then_some(Self::Append(k)));
-            for v in codecs().map(|codec| codec.codec).filter(|v| !keeps_signs(*v)) {
+            for v in codecs().filter(|v| !v.form.is_for_keys()).map(|v| v.codec) {
                 let is_windowed = form.is_windowed() || codec(v).form.is_windowed();
                 for ahead in [false, true].into_iter().filter(|ahead| !(*ahead && is_windowed)) {
                     all.extend([1, 2].map(|own| Self::Attend { k, v, own, ahead }));
@@ -412,6 +412,7 @@ fn of_codec(form: KvForm) -> Value {
         KernelForm::Blocks(_) => "blocks",
         KernelForm::Lloyd(_) => "lloyd",
         KernelForm::Signs => "signs",
+        KernelForm::Split => "split",
     };
     context! {
         file => codec_file(&codec),

@@ -3,9 +3,9 @@
 //
 // A workgroup owns one KV head of a filled page: its keys or its values (x = sides * KV head + side, y: index
 // among the filled pages). A thread owns a position of the page. Codes are those of
-// ggml-types/src/turboquant/lloyd.rs and prod.rs, and means those of mean.rs, except within float's rounding
-// of a threshold. Exact pages hold only finite numbers (attn_in.wgsl). Reads 4 x 64 x head_dim bytes, and
-// writes the codes of 64 positions.
+// ggml-types/src/turboquant/lloyd.rs, prod.rs and split.rs, and means those of mean.rs, except within float's
+// rounding of a threshold. Exact pages hold only finite numbers (attn_in.wgsl). Reads 4 x 64 x head_dim bytes,
+// and writes the codes of 64 positions.
 #set sides = ["side"]
 #set side = "side"
 #set SIDE = "SIDE"
@@ -207,6 +207,69 @@ fn encode(source: u32, to: u32, of_v: bool) {
             put_word(to, first + job / chunks, job % chunks * SIDE_BITS + 2u, signs, of_v);
         }
         workgroupBarrier();
+    }
+}
+#elif codec.form == "split"
+// Encodes a page of keys in two groups, with a logarithmic scale of 8 bits per group and position.
+const CODE_BITS: u32 = 4u;
+
+var<workgroup> scales: array<u32, PAGE_POSITIONS>;
+
+// As code_for, for the 2-bit codes of the second group.
+fn second_code_for(x: f32, magnitude: f32) -> u32 {
+    let border = params.side.second_border;
+    let cell = select(0u, 1u, select(magnitude >= border, magnitude > border, x < 0.0));
+    return select(2u + cell, 1u - cell, x < 0.0);
+}
+
+fn encode(source: u32, to: u32, of_v: bool) {
+    let place = thread;
+    let n = params.cache.head_dim / 2u;
+    var of_scales = 0u;
+    var is_beyond = false;
+    for (var group = 0u; group < 2u; group++) {
+        var squares = 0.0;
+        for (var i = 0u; i < n; i++) {
+            let y = centred(source, place, group * n + i, of_v);
+            squares += y * y;
+        }
+        var unit = 0.0;
+        if (squares > 0.0) {
+            unit = 1.0 / sqrt(squares);
+        }
+        var along = 0.0;
+        let bits = side_bits_of(group);
+        for (var first = 0u; first < n; first += 32u / bits) {
+            var word = 0u;
+            for (var i = 0u; i < 32u / bits; i++) {
+                let y = centred(source, place, group * n + first + i, of_v);
+                var code = code_for(y, abs(y) * unit);
+                if (group == 1u) {
+                    code = second_code_for(y, abs(y) * unit);
+                }
+                along += y * side_number_of(group, code);
+                word |= code << (bits * i);
+            }
+            put_word(to, place, side_word_of(group, first), word, of_v);
+        }
+        var scale = 0.0;
+        if (squares > 0.0) {
+            scale = squares / along;
+        }
+        let steps = log_of_scale(scale, group);
+        // A scale below half of the smallest becomes 0.
+        if (steps > 1.0 - SCALE_STEPS && scale > 0.0) {
+            of_scales |= u32(clamp(steps, 1.0, 255.0)) << (8u * group);
+        }
+        is_beyond = is_beyond || steps > 255.0;
+    }
+    if (is_beyond) {
+        atomicAdd(&clamped, 1u);
+    }
+    scales[place] = of_scales;
+    workgroupBarrier();
+    if (thread < PAGE_POSITIONS / 2u) {
+        keys[to + params.side.scales_at + thread] = scales[2u * thread] | (scales[2u * thread + 1u] << 16u);
     }
 }
 #else

@@ -251,6 +251,25 @@ fn code_scores(at: u32, place: u32) -> vec4<f32> {
     let scales = key_scales_of(at, place);
     return of_codes * scales.x + of_signs * scales.y;
 }
+#elif k.form == "split"
+fn code_scores(at: u32, place: u32) -> vec4<f32> {
+    let n = params.cache.head_dim / 2u;
+    let scales = key_scales_of(at, place);
+    var score = vec4(0.0);
+    for (var group = 0u; group < 2u; group++) {
+        var of_group = vec4(0.0);
+        let per_word = 32u / key_bits_of(group);
+        for (var first = 0u; first < n; first += per_word) {
+            let word = keys[at + key_word_of(group, first) * PAGE_POSITIONS + place];
+            for (var i = 0u; i < per_word; i++) {
+                let number = key_number_of(group, key_code_in(word, group, i));
+                of_group += of_heads[group * n + first + i] * number;
+            }
+        }
+        score += of_group * scales[group];
+    }
+    return score;
+}
 #elif k.form != "elements"
 fn code_scores(at: u32, place: u32) -> vec4<f32> {
     var score = vec4(0.0);

@@ -2,14 +2,18 @@
 //
 // A workgroup owns one head (x: those of q, then of k, then of v) of one row of the step (y); if keys and
 // values have different codecs, one dispatch handles q and k, and another one v. Heads are rotated
-// (randomised Hadamard) if the codec requires it, and values that it cannot represent are clamped and
-// counted. Writes to the page of the row's position, the exact one if the cache is windowed; reads the
-// cosines and sines of that position.
+// (randomised Hadamard) if the codec requires it, or brought into the basis of their KV head: scaled, divided
+// into two groups, and rotated as two vectors (ggml-types/src/turboquant/basis.rs). Values that the codec
+// cannot represent are clamped and counted. Writes to the page of the row's position, the exact one if the
+// cache is windowed; reads the cosines and sines of that position.
 #set reduce = [("reduce_wide", "vec2<f32>", "add_wide")]
 #set sides = ["side"]
 #if codec.rotates
 #set vector = "head"
-#set vectors = 1
+#set vectors = 2 if codec.form == "split" else 1
+#endif
+#if codec.form == "split"
+#set vector_elems = "params.cache.head_dim / 2u"
 #endif
 #include "lib/main.wgsl"
 #include "lib/floats.wgsl"
@@ -35,6 +39,10 @@ struct Params {
     q_period: u32,
     // 1 if the norms of queries and keys are applied after RoPE.
     norm_after: u32,
+    // 1 / sqrt(elements that are rotated together)
+    shrink: f32,
+    // Index of the bases of the KV heads in constants.
+    bases: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -98,6 +106,25 @@ fn within_codec(x: f32) -> f32 {
     return clamp(x, -LARGEST, LARGEST);
 }
 
+#if codec.form == "split"
+// Scales and orders the elements of a head, and applies the signs of the rotation. The basis of a KV head is
+// [3, head_dim]: the element at each place, the factors of keys, and those of queries, with the signs.
+fn enter_basis(at: u32, of_q: bool) {
+    let head_dim = params.cache.head_dim;
+    let kv_head = select(at, at * params.cache.n_kv_heads / params.n_heads, of_q);
+    let basis = params.bases + 3u * kv_head * head_dim;
+    var mine: array<f32, MAX_HEAD_DIM / THREADS>;
+    for (var e = thread; e < head_dim; e += THREADS) {
+        let factor = constants[basis + select(head_dim, 2u * head_dim, of_q) + e];
+        mine[e / THREADS] = head[u32(constants[basis + e])] * factor;
+    }
+    workgroupBarrier();
+    for (var e = thread; e < head_dim; e += THREADS) {
+        head[e] = mine[e / THREADS];
+    }
+}
+
+#endif
 fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
     let r = workgroup.y;
     let row = step_row(r);
@@ -158,12 +185,16 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
     if (thread == 0u) {
         atomicStore(&is_clamped, 0u);
     }
+#if codec.form == "split"
+    enter_basis(at, of_q);
+#else
     for (var e = thread; e < params.cache.head_dim; e += THREADS) {
         head[e] *= sign_of(e);
     }
+#endif
     hadamard();
     for (var e = thread; e < params.cache.head_dim; e += THREADS) {
-        let x = head[e] * params.cache.shrink;
+        let x = head[e] * params.shrink;
         let kept = within_codec(x);
         head[e] = select(kept, x, of_q);
         if (!of_q && bitcast<u32>(kept) != bitcast<u32>(x)) {

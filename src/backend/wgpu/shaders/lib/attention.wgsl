@@ -123,7 +123,10 @@ fn #{side}_element_quad(at: u32, place: u32, quad: u32) -> vec4<f32> {
 }
 
 #endif
-#if codec.form != "elements"
+#if codec.form == "split"
+#include codec.file
+
+#elif codec.form != "elements"
 #include codec.file
 
 #if codec.form == "signs"
@@ -181,6 +184,7 @@ fn #{side}_code_quad(at: u32, place: u32, quad: u32) -> vec4<f32> {
 
 #endif
 // Elements of a page of either kind.
+#if codec.form != "split"
 fn #{side}_pair(source: PageAt, place: u32, pair: u32) -> vec2<f32> {
 #if codec.windowed
     if (source.exact) {
@@ -190,6 +194,7 @@ fn #{side}_pair(source: PageAt, place: u32, pair: u32) -> vec2<f32> {
     return #{side}_#{"element" if codec.form == "elements" else "code"}_pair(source.at, place, pair);
 }
 
+#endif
 fn #{side}_quad(source: PageAt, place: u32, quad: u32) -> vec4<f32> {
 #if codec.windowed
     if (source.exact) {

@@ -4,8 +4,8 @@
 // name, such as `key_page_at`. So do those of a codec's file in kv/, with `side` (and `SIDE`, in constants);
 // its encoder is included if the kernel sets `writes`.
 //
-// A kernel that rotates vectors sets `vector`, the workgroup memory that holds them one after another, and
-// `vectors`, their number.
+// A kernel that rotates vectors sets `vector`, the workgroup memory that holds them one after another,
+// `vectors`, their number, and `vector_elems` if they do not have head_dim elements.
 struct Cache {
     n_kv_heads: u32,
     head_dim: u32,
@@ -45,6 +45,13 @@ struct Side {
     // the codes.
     borders: array<vec4<f32>, 2>,
     numbers: array<vec4<f32>, 4>,
+    // Keys in two groups: the values of the second group's codes, and the threshold between those of positive
+    // elements.
+    second_numbers: vec4<f32>,
+    second_border: f32,
+    // Their logarithmic scales: a scale, and its code for each group.
+    scale_unit: f32,
+    scale_ones: vec2<u32>,
 }
 
 const MAX_HEAD_DIM: u32 = 256u;
@@ -87,7 +94,7 @@ const VECTORS: u32 = #{vectors}u;
 // signs and H Hadamard's matrix in its natural order. The additions are those of
 // ggml-types/src/turboquant/rotate.rs, in the same order.
 fn hadamard() {
-    let n = params.cache.head_dim;
+    let n = #{vector_elems|default("params.cache.head_dim")};
     for (var half = 1u; half < n; half *= 2u) {
         workgroupBarrier();
         for (var i = thread; i < VECTORS * n / 2u; i += THREADS) {
