@@ -83,9 +83,9 @@
 #define ATTEND_MMA_SHARED_BYTES_64 28096
 #define ATTEND_MMA_SHARED_BYTES_128 69040
 #define ATTEND_MMA_SHARED_BYTES_256 74032
-#define ATTEND_MMA_CODES_SHARED_BYTES_64 35904
-#define ATTEND_MMA_CODES_SHARED_BYTES_128 82992
-#define ATTEND_MMA_CODES_SHARED_BYTES_256 90544
+#define ATTEND_MMA_CODES_SHARED_BYTES_64 36032
+#define ATTEND_MMA_CODES_SHARED_BYTES_128 83120
+#define ATTEND_MMA_CODES_SHARED_BYTES_256 90608
 #define ATTEND_MMA_BLOCKS_SHARED_BYTES_64 34880
 #define ATTEND_MMA_BLOCKS_SHARED_BYTES_128 81456
 #define ATTEND_MMA_BLOCKS_SHARED_BYTES_256 91248
@@ -428,16 +428,51 @@ struct SignsParams {
     uint32_t table[2];
 };
 
+/* Encoding of one group of the elements of keys in two groups. The codebook is as in CodesParams, for vectors
+ * of head_dim / 2 elements; borders that it does not have are infinite. `table` has the positive magnitudes,
+ * as for 4-bit codes. */
+struct GroupParams {
+    float borders[8];
+    float magnitudes[8];
+    uint32_t table[2];
+    /* Codes of positive elements: half of all. */
+    uint32_t half;
+    /* Code of the scale `unit` of SplitParams. */
+    float one;
+    /* Logarithm to base 2 of the scale that code 0 would have, times the step size of `table`. */
+    float bias;
+};
+
+/* Encoding of keys in two groups (ggml-types/src/turboquant/split.rs): in constant memory, one for each
+ * head_dim from CODES_MIN_DIM on. */
+struct SplitParams {
+    struct GroupParams groups[2];
+    /* Factor of the rotation of a group, 1 / sqrt(head_dim / 2). */
+    float shrink;
+    /* The typical scale, sqrt(head_dim / 2). */
+    float unit;
+};
+
+/* Place of a vector in the basis of its KV head (ggml-types/src/turboquant/basis.rs): the element there, and
+ * its factor in keys and in queries, with the sign of the rotation. */
+struct KeyPlace {
+    uint32_t elem;
+    float of_key;
+    float of_query;
+};
+
 /* KV cache of one layer, as codes. */
 struct CodedKvParams {
     struct CodesParams codes;
     /* [pages, 2, n_kv_heads]: for keys the page's mean, then PAGE_POSITIONS f16 scales, one or two per
-     * vector, then PAGE_POSITIONS vectors of codes (cuda/lib/codes.cuh). */
+     * vector (or one word with the two 8-bit scales of keys in two groups), then PAGE_POSITIONS vectors of codes (cuda/lib/codes.cuh). */
     POINTER(uint8_t) pages;
     /* [exact pages, 2, n_kv_heads, PAGE_POSITIONS, head_dim] of f16. */
     POINTER(uint16_t) exact;
     /* Counts vectors with elements that were clamped. */
     POINTER(uint64_t) clamped;
+    /* [n_kv_heads, head_dim], for keys in two groups; or null. */
+    POINTER(const struct KeyPlace) bases;
     uint64_t page_bytes;
     uint32_t n_kv_heads;
     uint32_t head_dim;

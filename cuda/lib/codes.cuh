@@ -16,12 +16,19 @@
 //   mix     interleaves the pieces of two positions
 //   pairs   converts elements 8 eight .. 8 eight + 7 of a mix to words of two f16, the first position low
 //
-// The plugin of a codec names two code plugins: Keys and Values. A code is the number of quantiser borders at
+// The plugin of a codec names two code plugins, Keys and Values, and has
+//
+//   key_book   the codebook of keys, unless they are in two groups (kGroups, lib/split.cuh)
+//   key_table  the table of a piece of a key
+//   load       loads a vector of the step and transforms it
+//
+// A code is the number of quantiser borders at
 // or below the element, so the upper half of the codes is positive.
 #pragma once
 
 #include "../params.h"
 #include "../simt.h"
+#include "rotate.cuh"
 #include "step.cuh"
 
 // Packs the low two bits of 16 codes: those of element 4 g + n start at bit 16 (g / 2) + 4 n + 2 (g % 2), so
@@ -92,6 +99,7 @@ DEVICE Book value_book(const CodedKvParams& kv) {
 // elements.
 struct Codes3 {
     static constexpr uint32_t kBits = 3, kVectorBits = 3, kScales = 1;
+    static constexpr bool kGroups = false;
     struct Query {};
     struct Piece {
         uint32_t low;
@@ -188,6 +196,7 @@ struct Codes3 {
 // 4-bit codes: a vector is n_pieces pairs of words, element 4 g + n of a piece at bit 16 g + 4 n.
 struct Codes4 {
     static constexpr uint32_t kBits = 4, kVectorBits = 4, kScales = 1;
+    static constexpr bool kGroups = false;
     struct Query {};
     using Piece = uint2;
 
@@ -213,13 +222,19 @@ struct Codes4 {
 
     // The table has the upper half; the lower half is its mirror image with opposite sign.
     DEVICE static void bytes(const Piece& piece, const uint32_t (&table)[2], uint32_t (&out)[4]) {
-        uint32_t words[2] = {piece.x, piece.y};
+        bytes_of_eight(piece.x, table, out[0], out[1]);
+        bytes_of_eight(piece.y, table, out[2], out[3]);
+    }
+
+    DEVICE static void bytes_of_eight(
+        uint32_t word, const uint32_t (&table)[2], uint32_t& first, uint32_t& second
+    ) {
 #pragma unroll
-        for (uint32_t g = 0; g < 4; g++) {
-            uint32_t codes = words[g / 2] >> (16 * (g % 2)) & 0xffffu, lower = ~codes >> 3 & 0x1111u;
+        for (uint32_t g = 0; g < 2; g++) {
+            uint32_t codes = word >> (16 * g) & 0xffffu, lower = ~codes >> 3 & 0x1111u;
             uint32_t positive = __byte_perm(table[0], table[1], (codes & 0x7777u) ^ (lower * 7));
             uint32_t minus = __byte_perm(0xff00u, 0, lower);
-            out[g] = (positive ^ minus) + (minus & 0x01010101u);
+            (g == 0 ? first : second) = (positive ^ minus) + (minus & 0x01010101u);
         }
     }
 
@@ -314,12 +329,29 @@ DEVICE CodedPage<typename C::Values> coded_values(const CodedKvParams& kv, uint3
     return {after_keys + head * CodedPage<typename C::Values>::head_bytes(kv.head_dim)};
 }
 
+// A vector of the step: a key, a value or a query.
+enum class Part { kKey, kValue, kQuery };
+
+// Loads a vector and rotates it. All lanes of a warp call it.
+DEVICE Vector load_rotated(const CodedKvParams& kv, const float* from) {
+    Vector v = load_vector(from, kv.head_dim);
+    rotate(v, kv.codes);
+    return v;
+}
+
 // Keys and values in the same codes.
 template <class C>
 struct Alike {
     using Keys = C;
     using Values = C;
     DEVICE static Book key_book(const CodedKvParams& kv) { return value_book(kv); }
+    DEVICE static void key_table(const CodedKvParams& kv, uint32_t, uint32_t, uint32_t (&to)[2]) {
+        to[0] = kv.codes.table[0];
+        to[1] = kv.codes.table[1];
+    }
+    DEVICE static Vector load(const CodedKvParams& kv, const float* from, uint32_t, Part) {
+        return load_rotated(kv, from);
+    }
 };
 
 // f16 vectors of one head in an exact page, [PAGE_POSITIONS, head_dim].

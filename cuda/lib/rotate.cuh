@@ -18,9 +18,12 @@ struct Vector {
     DEVICE static uint32_t elem(uint32_t j) { return threadIdx.x % kWarpSize + kWarpSize * j; }
 };
 
+// If kHalves, transforms the two halves of the vector, each for itself.
+template <bool kHalves = false>
 DEVICE void hadamard(Vector& v) {
 #pragma unroll
     for (uint32_t half = 1; half < kWarpSize; half *= 2) {
+        if (kHalves && v.n == 1 && half == kWarpSize / 2) break;
 #pragma unroll
         for (uint32_t j = 0; j < kLaneElems; j++) {
             if (j >= v.n) break;
@@ -30,6 +33,7 @@ DEVICE void hadamard(Vector& v) {
     }
 #pragma unroll
     for (uint32_t half = 1; half < kLaneElems; half *= 2) {
+        if (kHalves && 2 * half == v.n) break;
 #pragma unroll
         for (uint32_t j = 0; j < kLaneElems; j++) {
             if (j & half || (j | half) >= v.n) continue;

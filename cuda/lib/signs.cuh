@@ -34,6 +34,7 @@ struct ProjectedQuery {
 // each counts half of the planes.
 struct CodesAndSigns {
     static constexpr uint32_t kBits = 2, kVectorBits = 3, kScales = 2;
+    static constexpr bool kGroups = false;
     using Query = ProjectedQuery;
     struct Piece {
         uint32_t low, signs;
@@ -120,5 +121,13 @@ struct KeysWithSigns {
     DEVICE static Book key_book(const CodedKvParams& kv) {
         const SignsParams& params = signs_of(kv.head_dim);
         return {params.borders, params.magnitudes, params.table, params.unit};
+    }
+    DEVICE static void key_table(const CodedKvParams& kv, uint32_t, uint32_t, uint32_t (&to)[2]) {
+        const SignsParams& params = signs_of(kv.head_dim);
+        to[0] = params.table[0];
+        to[1] = params.table[1];
+    }
+    DEVICE static Vector load(const CodedKvParams& kv, const float* from, uint32_t, Part) {
+        return load_rotated(kv, from);
     }
 };

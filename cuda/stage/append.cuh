@@ -8,13 +8,13 @@
 // ones from the page. Keys are encoded less the mean of the page's keys, which is stored in the page, with
 // the bits of ggml-types/src/turboquant/mean.rs.
 //
-// Codes match lloyd.rs and prod.rs in that folder, except where an element is within float rounding of a
+// Codes match lloyd.rs, prod.rs and split.rs in that folder, except where an element is within float rounding of a
 // border.
 #pragma once
 
 #include "../lib/codes.cuh"
 #include "../lib/reduce.cuh"
-#include "../lib/rotate.cuh"
+#include "../lib/split.cuh"
 #include "../lib/step.cuh"
 
 struct AppendRoom {
@@ -56,11 +56,10 @@ struct Appended {
         return raw + ((uint64_t(by) * 2 + part) * kv.n_kv_heads + head) * head_dim();
     }
 
-    // Key or value of a batch row, rotated.
+    // Key or value of a batch row, rotated or in the basis of its head.
+    template <class C>
     DEVICE Vector brought(uint32_t by) const {
-        Vector v = load_vector(brought_raw(by), head_dim());
-        rotate(v, kv.codes);
-        return v;
+        return C::load(kv, brought_raw(by), head, part == 0 ? Part::kKey : Part::kValue);
     }
 
     // f16 vectors of page i of the row's sequence.
@@ -82,6 +81,7 @@ struct Appended {
     }
 
     // Loads page i into `room.page`, after find(i).
+    template <class C>
     DEVICE void load(uint32_t i) const {
         for (uint32_t pos = warp(); pos < PAGE_POSITIONS; pos += warps()) {
             uint16_t* to = room.page + pos * head_dim();
@@ -89,7 +89,7 @@ struct Appended {
                 const uint16_t* from = exact(i) + pos * head_dim();
                 for (uint32_t e = threadIdx.x % kWarpSize; e < head_dim(); e += kWarpSize) to[e] = from[e];
             } else {
-                store_halves(brought(room.source[pos]), to);
+                store_halves(brought<C>(room.source[pos]), to);
             }
         }
         __syncthreads();
@@ -135,6 +135,16 @@ struct Appended {
         __syncthreads();
     }
 
+    // Cell of a magnitude among kHalf. Borders belong to the cell above; for negative elements, to the cell
+    // nearer to 0.
+    template <uint32_t kHalf>
+    DEVICE static uint32_t cell_of(float size, bool negative, const float* borders) {
+        uint32_t cell = 0;
+#pragma unroll
+        for (uint32_t b = 1; b < kHalf; b++) cell += negative ? size > borders[b] : size >= borders[b];
+        return cell;
+    }
+
     // Quantises a vector of length 1 / unit: writes its codes of kBits to `codes`, and the dequantised
     // elements to `c`.
     template <uint32_t kBits>
@@ -147,13 +157,7 @@ struct Appended {
             if (j >= y.n) continue;
             float size = fabsf(y.x[j]) * unit;
             bool negative = y.x[j] < 0.0f;
-            // Borders belong to the cell above; for negative elements, to the cell nearer to 0.
-            uint32_t cell = 0;
-#pragma unroll
-            for (uint32_t b = 1; b < kHalf; b++) {
-                float border = book.borders[b];
-                cell += negative ? size > border : size >= border;
-            }
+            uint32_t cell = cell_of<kHalf>(size, negative, book.borders);
             codes[Vector::elem(j)] = uint8_t(negative ? kHalf - 1 - cell : kHalf + cell);
             c.x[j] = negative ? -book.magnitudes[cell] : book.magnitudes[cell];
         }
@@ -199,6 +203,50 @@ struct Appended {
         }
     }
 
+    // Writes the codes of a key in two groups to `codes`, and stores its scales.
+    template <class C>
+    DEVICE void encode_groups(
+        const CodedPage<C>& to, uint32_t pos, const Vector& y, uint8_t* codes
+    ) const {
+        const SplitParams& params = split_of(head_dim());
+        auto in_second = [&](uint32_t j) { return Vector::elem(j) >= head_dim() / 2; };
+        float squares[2] = {}, along[2] = {}, unit[2];
+#pragma unroll
+        for (uint32_t j = 0; j < kLaneElems; j++) {
+            if (j >= y.n) continue;
+            squares[0] += in_second(j) ? 0.0f : y.x[j] * y.x[j];
+            squares[1] += in_second(j) ? y.x[j] * y.x[j] : 0.0f;
+        }
+#pragma unroll
+        for (uint32_t group = 0; group < 2; group++) {
+            squares[group] = reduce_lanes<Sum>(squares[group], kWarpSize);
+            unit[group] = squares[group] > 0.0f ? 1.0f / sqrtf(squares[group]) : 0.0f;
+        }
+#pragma unroll
+        for (uint32_t j = 0; j < kLaneElems; j++) {
+            if (j >= y.n) continue;
+            bool second = in_second(j), negative = y.x[j] < 0.0f;
+            const GroupParams& group = params.groups[second];
+            float size = fabsf(y.x[j]) * (second ? unit[1] : unit[0]);
+            uint32_t cell = cell_of<8>(size, negative, group.borders);
+            codes[Vector::elem(j)] = uint8_t(negative ? group.half - 1 - cell : group.half + cell);
+            float product = size * group.magnitudes[cell];
+            along[0] += second ? 0.0f : product;
+            along[1] += second ? product : 0.0f;
+        }
+        uint32_t scales = 0;
+        bool clamped = false;
+#pragma unroll
+        for (uint32_t group = 0; group < 2; group++) {
+            // The scale that makes inner products unbiased, |y|^2 / <y, c>, with y as a unit vector.
+            along[group] = reduce_lanes<Sum>(along[group], kWarpSize);
+            float scale = squares[group] > 0.0f ? sqrtf(squares[group]) / along[group] : 0.0f;
+            scales |= C::code_of_scale(params, group, scale, clamped) << (8 * group);
+        }
+        count_clamped(kv.clamped, clamped);
+        if (threadIdx.x % kWarpSize == 0) *to.scale(pos) = uint16_t(scales);
+    }
+
     // Encodes the page in `room.page` as codes, keys less `room.mean`.
     template <class C>
     DEVICE void encode(const CodedPage<C>& to, const Book& book) const {
@@ -217,10 +265,14 @@ struct Appended {
                 squares = fmaf(y.x[j], y.x[j], squares);
             }
             squares = reduce_lanes<Sum>(squares, kWarpSize);
-            float unit = squares > 0.0f ? 1.0f / sqrtf(squares) : 0.0f;
             __syncwarp();
-            quantise<C::kBits>(y, unit, book, codes, c);
-            finish(to, pos, y, c, squares);
+            if constexpr (C::kGroups) {
+                encode_groups(to, pos, y, codes);
+            } else {
+                float unit = squares > 0.0f ? 1.0f / sqrtf(squares) : 0.0f;
+                quantise<C::kBits>(y, unit, book, codes, c);
+                finish(to, pos, y, c, squares);
+            }
             __syncwarp();
             for (uint32_t at = threadIdx.x % kWarpSize; at < n_pieces; at += kWarpSize) {
                 C::pack(to.vector(head_dim(), pos), n_pieces, at, codes + at * CODES_PIECE);
@@ -243,11 +295,13 @@ struct Appended {
         uint32_t i = row.pos / PAGE_POSITIONS;
         if (i < kv.sink_pages) return;
         find(i);
-        load(i);
+        load<C>(i);
         uint32_t page = page_of(step, row.seq, row.pos);
         if (part == 0) {
             take_mean(mean_at<C>(kv, page, head));
-            encode(coded_keys<C>(kv, page, head), C::key_book(kv));
+            Book book = {};
+            if constexpr (!C::Keys::kGroups) book = C::key_book(kv);
+            encode(coded_keys<C>(kv, page, head), book);
         } else {
             encode(coded_values<C>(kv, page, head), value_book(kv));
         }
@@ -266,13 +320,11 @@ DEVICE void append(const AppendParams& p) {
     uint32_t head_dim = p.kv.head_dim, head = blockIdx.x / 2, part = blockIdx.x % 2;
     Appended it{p.step, p.kv, p.raw, AppendRoom(head_dim), r, head, part, p.step.rows[r]};
 
-    if (p.raw && it.warp() == 0) it.keep(it.brought(r));
+    if (p.raw && it.warp() == 0) it.keep(it.template brought<C>(r));
     if (part == 0) {
         for (uint32_t h = it.warp(); h < p.group; h += it.warps()) {
             float* q = p.q + ((uint64_t(r) * p.kv.n_kv_heads + head) * p.group + h) * head_dim;
-            Vector v = load_vector(q, head_dim);
-            rotate(v, p.kv.codes);
-            store_vector(v, q);
+            store_vector(C::load(p.kv, q, head, Part::kQuery), q);
         }
     }
     if (p.raw && it.fills_page()) it.template fill<C>();

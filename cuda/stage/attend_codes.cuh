@@ -103,17 +103,25 @@ struct CodedPosition {
         value_scale = *values.scale(place);
     }
     DEVICE void scores(
-        const CodedQuery<K>& q, uint32_t, uint32_t piece, uint32_t lanes, float (&out)[ATTEND_HEADS]
+        const CodedQuery<K>& q, uint32_t head_dim, uint32_t piece, uint32_t lanes, float (&out)[ATTEND_HEADS]
     ) const {
         uint32_t words[4];
         K::bytes(key, q.table, words);
-        float scale = float_of_half(key_scales[0]);
+        float scale;
+        if constexpr (K::kGroups) {
+            scale = K::scale(head_dim, key_scales[0], piece >= lanes / 2);
+        } else {
+            scale = float_of_half(key_scales[0]);
+        }
 #pragma unroll
         for (uint32_t h = 0; h < ATTEND_HEADS; h++) {
             int32_t sum = 0;
 #pragma unroll
             for (uint32_t i = 0; i < 4; i++) sum = __dp4a(int32_t(words[i]), int32_t(q.bytes[h][i]), sum);
-            if constexpr (K::kScales == 1) {
+            if constexpr (K::kGroups) {
+                float score = float(sum) * (q.step[h] * scale);
+                out[h] = reduce_lanes<Sum>(score, int(lanes)) + q.mean[h];
+            } else if constexpr (K::kScales == 1) {
                 sum = reduce_lanes<Sum>(sum, int(lanes));
                 out[h] = fmaf(float(sum), q.step[h] * scale, q.mean[h]);
             } else {
@@ -353,9 +361,9 @@ DEVICE void attend_codes(const AttendCodesParams& p) {
     uint32_t lanes = of_thread.lanes, piece = of_thread.piece;
     CodedQuery<typename C::Keys> q;
     q.floats = task.load_queries(p);
-    Book book = C::key_book(p.kv);
-    q.table[0] = book.table[0];
-    q.table[1] = book.table[1];
+    C::key_table(p.kv, piece, lanes, q.table);
+    float unit = 1.0f;
+    if constexpr (!C::Keys::kGroups) unit = C::key_book(p.kv).unit;
 #pragma unroll
     for (uint32_t h = 0; h < ATTEND_HEADS; h++) {
         const float* query = q.floats + h * head_dim + piece * CODES_PIECE;
@@ -363,7 +371,7 @@ DEVICE void attend_codes(const AttendCodesParams& p) {
         for (uint32_t e = 0; e < CODES_PIECE; e++) most = fmaxf(most, fabsf(query[e]));
         most = reduce_lanes<Largest>(most, int(lanes));
         float to_bytes = most > 0.0f ? 127.0f / most : 0.0f;
-        q.step[h] = most / 127.0f * book.unit;
+        q.step[h] = most / 127.0f * unit;
         for (uint32_t i = 0; i < 4; i++) q.bytes[h][i] = bytes_of_floats(query + 4 * i, to_bytes);
     }
     // After the queries, [groups, ATTEND_HEADS]: their products with the means of pages. The parts of the

@@ -45,8 +45,8 @@ struct CodesSource {
         float of_bytes[Shape::kVectors];
         // Products with the means of pages; page i is in row i % kMeans.
         float of_means[kMeans][Shape::kVectors];
-        // Scales of the span's keys and of its values, and exponents of the latter.
-        float key_scales[kSpan], steps[kSpan], exponents[kSpan];
+        // Scales of the span's keys, for each group, and of its values, and exponents of the latter.
+        float key_scales[K::kGroups ? 2 : 1][kSpan], steps[kSpan], exponents[kSpan];
     };
 
     const AttendCodesMmaParams& p;
@@ -74,7 +74,7 @@ struct CodesSource {
                 float x = vector[j];
                 to[lane + kWarpSize * j] = broken ? uint8_t(0) : uint8_t(int32_t(rintf(x * to_bytes)));
             }
-            if (lane == 0) shared.of_bytes[i] = broken ? NAN : most / 127.0f * p.kv.codes.unit;
+            if (lane == 0) shared.of_bytes[i] = broken ? NAN : most / 127.0f * KeyShare<K, D>::unit(p.kv);
         });
     }
 
@@ -156,14 +156,23 @@ struct CodesSource {
             shared.exponents[threadIdx.x] = exponent_of(step);
         }
         if (!coded[part]) return;
-        if (part == 0 && threadIdx.x < kSpan) shared.key_scales[threadIdx.x] = float_of_half(scales[0]);
+        if (part == 0 && threadIdx.x < kSpan) {
+            if constexpr (K::kGroups) {
+#pragma unroll
+                for (uint32_t group = 0; group < 2; group++)
+                    shared.key_scales[group][threadIdx.x] = K::scale(D, scales[0], group);
+            } else {
+                shared.key_scales[0][threadIdx.x] = float_of_half(scales[0]);
+            }
+        }
 #pragma unroll
         for (uint32_t i = 0; i < kOwn; i++) {
             uint32_t at = threadIdx.x + i * kThreads, pos = at / kPieces, elem = at % kPieces * CODES_PIECE;
             if (pos >= kSpan) break;
             if (part == 0) {
-                uint32_t words[4];
-                K::bytes(keys[i], p.kv.codes.table, words);
+                uint32_t words[4], table[2];
+                C::key_table(p.kv, at % kPieces, kPieces, table);
+                K::bytes(keys[i], table, words);
                 uint4* to = reinterpret_cast<uint4*>(shared.keys + pos * kBytesPitch + elem / 2);
                 *to = make_uint4(words[0], words[1], words[2], words[3]);
             } else {
@@ -176,7 +185,8 @@ struct CodesSource {
         }
     }
 
-    // Sums of byte products are exact, also as floats.
+    // Sums of byte products are exact, also as floats; those of keys in two groups are multiplied by the scales
+    // of the keys.
     template <class Sums>
     DEVICE void products(const Shared& shared, const WarpTask<D>& warp, Sums& out) const {
         if (!coded[0]) {
@@ -185,9 +195,12 @@ struct CodesSource {
         }
         uint32_t queries = warp.first_vector * kBytesPitch + warp.first_elem / 2 + block_at(kBytesPitch),
             of_span = warp.first_elem / 2 + column_at(kBytesPitch);
+        // Steps of 32 elements; after kOfGroup, those of another group follow.
+        constexpr int kSteps = Shape::kElems / 32;
+        constexpr int kOfGroup = K::kGroups && Shape::kElems > D / 2 ? D / 64 : kSteps;
         int32_t sums[kTiles][4] = {};
 #pragma unroll
-        for (int k = 0; k < Shape::kElems / 32; k++) {
+        for (int k = 0; k < kSteps; k++) {
             uint32_t a[4];
             load_matrices<false>(a, shared.bytes + queries + 16 * k);
 #pragma unroll
@@ -200,11 +213,20 @@ struct CodesSource {
                     mma_s8_16x8x32(sums[2 * two + i], a, b);
                 }
             }
-        }
+            if ((k + 1) % kOfGroup != 0) continue;
 #pragma unroll
-        for (uint32_t t = 0; t < kTiles; t++) {
+            for (uint32_t t = 0; t < kTiles; t++) {
 #pragma unroll
-            for (int i = 0; i < 4; i++) out[t][i] = float(sums[t][i]);
+                for (int i = 0; i < 4; i++) {
+                    float sum = float(sums[t][i]);
+                    if constexpr (K::kGroups) {
+                        uint32_t group = (warp.first_elem + 32 * k) / (D / 2);
+                        sum *= shared.key_scales[group][8 * t + 2 * (threadIdx.x % 4) + i % 2];
+                    }
+                    out[t][i] = k < kOfGroup ? sum : out[t][i] + sum;
+                    sums[t][i] = 0;
+                }
+            }
         }
     }
 
@@ -228,8 +250,9 @@ struct CodesSource {
         for (uint32_t t = 0; t < kTiles; t++) {
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                float scale = shared.key_scales[8 * t + 2 * at.member + i % 2];
-                sums[t][i] = fmaf(sums[t][i], worth[i / 2] * scale, along[i / 2]);
+                float by = worth[i / 2];
+                if constexpr (!K::kGroups) by *= shared.key_scales[0][8 * t + 2 * at.member + i % 2];
+                sums[t][i] = fmaf(sums[t][i], by, along[i / 2]);
             }
         }
     }
@@ -240,9 +263,9 @@ struct CodesSource {
     DEVICE void transform_back(Vector& v) const { ::transform_back(v, p.kv.codes); }
 };
 
-static_assert(sizeof(CodesSource<Alike<Codes3>, 64>::Shared) <= ATTEND_MMA_CODES_SHARED_BYTES_64,
+static_assert(sizeof(CodesSource<KeysInGroups, 64>::Shared) <= ATTEND_MMA_CODES_SHARED_BYTES_64,
     "the host asks for less");
-static_assert(sizeof(CodesSource<Alike<Codes3>, 128>::Shared) <= ATTEND_MMA_CODES_SHARED_BYTES_128,
+static_assert(sizeof(CodesSource<KeysInGroups, 128>::Shared) <= ATTEND_MMA_CODES_SHARED_BYTES_128,
     "the host asks for less");
-static_assert(sizeof(CodesSource<Alike<Codes3>, 256>::Shared) <= ATTEND_MMA_CODES_SHARED_BYTES_256,
+static_assert(sizeof(CodesSource<KeysInGroups, 256>::Shared) <= ATTEND_MMA_CODES_SHARED_BYTES_256,
     "the host asks for less");

@@ -1,5 +1,5 @@
 // Attend over codes on tensor cores, row by row: out[r] = softmax(scale q[r] . K[first ..= pos]) V, for those
-// codecs of attend_codes.cuh whose keys have one scale, and a head_dim of D.
+// codecs of attend_codes.cuh whose keys have no signs, and a head_dim of D.
 //
 // Split-K flash decoding, page by page, merged as in attend_codes.cuh: a block owns one row, one KV head with
 // up to ATTEND_ROW_HEADS of its query heads, and some pages; each warp processes 16 positions at a time.
@@ -321,18 +321,67 @@ struct PageMeans {
     }
 };
 
-// Operands of scores of codes: the bytes of head `quartet`, and of heads 2 member + {0, 1} the value of one
-// unit of a product.
+// A lane's share of a key in codes of K: D / 4 elements, from D / 64 pieces. Each piece is multiplied in two
+// halves, whose products are summed separately.
+template <class K, int D>
+struct KeyShare {
+    typename K::template Row<D / 64> row;
+
+    DEVICE void load(const uint8_t* vector, uint32_t member) { row.load(vector, D / CODES_PIECE, member); }
+    DEVICE void bytes(uint32_t piece, const CodedKvParams& kv, uint32_t (&out)[4]) const {
+        K::bytes(row.piece(piece), kv.codes.table, out);
+    }
+    // Elements of a query that belong to it.
+    DEVICE static void load_query(const uint32_t* bytes, uint32_t (&to)[D / 16]) {
+        load_operands<D>(bytes, to);
+    }
+    // Value of one unit of a product of bytes with a query whose step is 1, but for the scale of the key.
+    DEVICE static float unit(const CodedKvParams& kv) { return kv.codes.unit; }
+};
+
+// A share of a key in two groups: D / 8 elements of each, so that a piece has eight of each.
 template <int D>
+struct KeyShare<Codes42, D> {
+    static constexpr uint32_t kFirst = D / 64, kSecond = D > 64 ? D / 128 : 1;
+    uint32_t first[kFirst], second[kSecond];
+
+    DEVICE void load(const uint8_t* vector, uint32_t member) {
+        load_words(vector + 4 * kFirst * member, first);
+        // With D = 64, two lanes share a word.
+        load_words(vector + D / 4 + 4 * (D > 64 ? kSecond * member : member / 2), second);
+    }
+    DEVICE void bytes(uint32_t piece, const CodedKvParams&, uint32_t (&out)[4]) const {
+        const SplitParams& params = split_of(D);
+        uint32_t odd = D > 64 ? piece % 2 : Place().member % 2;
+        uint32_t eight = Codes42::four_bits(second[D > 64 ? piece / 2 : 0], odd);
+        Codes4::bytes_of_eight(first[piece], params.groups[0].table, out[0], out[1]);
+        Codes4::bytes_of_eight(eight, params.groups[1].table, out[2], out[3]);
+    }
+    DEVICE static void load_query(const uint32_t* bytes, uint32_t (&to)[D / 16]) {
+        Place at(recomputed(threadIdx.x));
+#pragma unroll
+        for (uint32_t group = 0; group < 2; group++) {
+            uint32_t words[D / 32];
+            load_words(bytes + at.quartet * kBytesPitch<D> + group * (D / 8) + at.member * (D / 32), words);
+#pragma unroll
+            for (uint32_t i = 0; i < D / 32; i++) to[4 * (i / 2) + 2 * group + i % 2] = words[i];
+        }
+    }
+    DEVICE static float unit(const CodedKvParams&) { return 1.0f; }
+};
+
+// Operands of scores of codes of K: the bytes of head `quartet`, and of heads 2 member + {0, 1} the value of
+// one unit of a product.
+template <class K, int D>
 struct ByteOperands {
     uint32_t bytes[D / 16];
     float step[2];
 
-    DEVICE ByteOperands(const RowQueries<D>& queries, const CodesParams& codes) {
-        load_operands<D>(queries.bytes[0], bytes);
+    DEVICE ByteOperands(const RowQueries<D>& queries, const CodedKvParams& kv) {
+        KeyShare<K, D>::load_query(queries.bytes[0], bytes);
 #pragma unroll
         for (int head = 0; head < 2; head++)
-            step[head] = queries.step[2 * Place().member + head] * codes.unit;
+            step[head] = queries.step[2 * Place().member + head] * KeyShare<K, D>::unit(kv);
     }
 };
 
@@ -344,7 +393,7 @@ struct CodesTile {
     static constexpr uint32_t kPieces = D / CODES_PIECE, kOfKey = kPieces / 4,
         kOfValue = kPieces > 8 ? kPieces / 8 : 1;
 
-    typename K::template Row<kOfKey> key[2];
+    KeyShare<K, D> key[2];
     typename V::template Row<kOfValue> value[4];
     uint16_t key_scales[2], value_scales[2];
 
@@ -354,7 +403,7 @@ struct CodesTile {
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             const uint8_t* vector = keys.vector(D, place) + i * 8 * CodedPage<K>::vector_bytes(D);
-            key[i].load(vector, kPieces, at.member);
+            key[i].load(vector, at.member);
             key_scales[i] = keys.scale(place)[8 * i];
             value_scales[i] = values.scale(place)[8 * i];
         }
@@ -366,12 +415,12 @@ struct CodesTile {
         }
     }
     // Products of the keys with queries, in two independent sums.
-    DEVICE void multiply(const ByteOperands<D>& q, const CodesParams& codes, int32_t (&sums)[2][4]) const {
+    DEVICE void multiply(const ByteOperands<K, D>& q, const CodedKvParams& kv, int32_t (&sums)[2][4]) const {
 #pragma unroll
         for (uint32_t piece = 0; piece < kOfKey; piece++) {
             uint32_t bytes[2][4];
-            K::bytes(key[0].piece(piece), codes.table, bytes[0]);
-            K::bytes(key[1].piece(piece), codes.table, bytes[1]);
+            key[0].bytes(piece, kv, bytes[0]);
+            key[1].bytes(piece, kv, bytes[1]);
 #pragma unroll
             for (uint32_t i = 0; i < 4; i += 2) {
                 uint32_t a[4] = {bytes[0][i], bytes[1][i], bytes[0][i + 1], bytes[1][i + 1]};
@@ -387,18 +436,31 @@ struct CodesTile {
 // of masked positions to -inf (at least one position is visible).
 template <class C, int D, class LoadNext, class Hide>
 DEVICE void take_codes(
-    RowState<D>& state, const ByteOperands<D>& q, const CodesParams& codes, const CodesTile<C, D>& tile,
-    const float* of_mean, LoadNext load_next, Hide hide
+    RowState<D>& state, const ByteOperands<typename C::Keys, D>& q, const CodedKvParams& kv,
+    const CodesTile<C, D>& tile, const float* of_mean, LoadNext load_next, Hide hide
 ) {
+    using K = typename C::Keys;
     using V = typename C::Values;
     constexpr uint32_t kPieces = CodesTile<C, D>::kOfValue;
     int32_t sums[2][4] = {};
-    tile.multiply(q, codes, sums);
+    tile.multiply(q, kv, sums);
     float scores[4], steps[2];
+    if constexpr (K::kGroups) {
 #pragma unroll
-    for (uint32_t i = 0; i < 4; i++) {
-        float by = q.step[i % 2] * float_of_half(tile.key_scales[i / 2]);
-        scores[i] = fmaf(float(sums[0][i] + sums[1][i]), by, of_mean[2 * Place().member + i % 2]);
+        for (uint32_t i = 0; i < 4; i++) {
+            scores[i] = of_mean[2 * Place().member + i % 2];
+#pragma unroll
+            for (uint32_t group = 0; group < 2; group++) {
+                float by = q.step[i % 2] * K::scale(D, tile.key_scales[i / 2], group);
+                scores[i] = fmaf(float(sums[group][i]), by, scores[i]);
+            }
+        }
+    } else {
+#pragma unroll
+        for (uint32_t i = 0; i < 4; i++) {
+            float by = q.step[i % 2] * float_of_half(tile.key_scales[i / 2]);
+            scores[i] = fmaf(float(sums[0][i] + sums[1][i]), by, of_mean[2 * Place().member + i % 2]);
+        }
     }
     typename V::Mixed mixed[kPieces][2];
 #pragma unroll
@@ -418,7 +480,7 @@ DEVICE void take_codes(
     for (uint32_t at = 0; at < kPieces * kEights; at++) {
         uint32_t pairs[2][8], which = D < 128 ? Place().quartet % 2 : at % 2;
 #pragma unroll
-        for (int i = 0; i < 2; i++) V::pairs(mixed[at / kEights][i], which, codes.halves, pairs[i]);
+        for (int i = 0; i < 2; i++) V::pairs(mixed[at / kEights][i], which, kv.codes.halves, pairs[i]);
         state.add(at, pairs[0], pairs[1], high, low);
     }
 }
@@ -447,8 +509,8 @@ DEVICE void bring_row(const AttendCodesParams& p, const PagesTask<ATTEND_ROW_HEA
     for (uint32_t i = warp; i < task.heads + 2 * newest; i += kRowWarps<D>) {
         bool of_query = i < task.heads;
         Appended it = appended(i - task.heads);
-        Vector v = load_vector(of_query ? q + i * D : it.brought_raw(task.r), D);
-        rotate(v, p.kv.codes);
+        Part part = of_query ? Part::kQuery : it.part == 0 ? Part::kKey : Part::kValue;
+        Vector v = C::load(p.kv, of_query ? q + i * D : it.brought_raw(task.r), task.kv_head, part);
         if (of_query) {
             store_vector(v, to + i * D);
         } else {
@@ -555,7 +617,7 @@ DEVICE void attend_row(const AttendCodesParams& p) {
     }
     // While a page is multiplied, the codes of the warp's next page are loaded, and the page number of the
     // one after.
-    ByteOperands<D> q(queries, p.kv.codes);
+    ByteOperands<typename C::Keys, D> q(queries, p.kv);
     uint32_t i = begin, end = first_coded + kMeans;
     while (true) {
 #pragma unroll 1
@@ -579,7 +641,7 @@ DEVICE void attend_row(const AttendCodesParams& p) {
             };
             if (is_coded) {
                 const float* of_mean = floats + (i + kMeans - end) * ATTEND_ROW_HEADS;
-                take_codes<C, D>(state, q, p.kv.codes, tile, of_mean, load_next, hide);
+                take_codes<C, D>(state, q, p.kv, tile, of_mean, load_next, hide);
             } else {
                 load_next();
             }
@@ -591,7 +653,7 @@ DEVICE void attend_row(const AttendCodesParams& p) {
         multiply_means(end);
         end += kMeans;
         // Again, so that they are in no registers meanwhile.
-        q = ByteOperands<D>(queries, p.kv.codes);
+        q = ByteOperands<typename C::Keys, D>(queries, p.kv);
         tile = {};
         load(page);
     }

@@ -3,8 +3,8 @@
 //! attention over `tq3_0`, whose queries are multiplied with signs bit plane by bit plane, against f64 sums
 //! over the same codes.
 
-use ggml_types::kv_by_name;
-use ggml_types::turboquant::{Codebook, KeyMean, Lloyd, Planes, Prod, Qjl, Rotation, ScaleRule};
+use ggml_types::turboquant::{Codebook, KeyMean, Lloyd, Planes, Prod, Qjl, Rotation, ScaleRule, Split};
+use ggml_types::{KvSide, kv_by_name, kv_on};
 use half::f16;
 use sterna::backend::KvPage;
 use sterna::program::{ActQuant, Attend, AttnIn, Buf, KvDecl, KvWindow, Linear, NormKind, PAGE, PageTable};
@@ -45,7 +45,7 @@ impl Attention {
         // Keys are far from the origin, so that their mean matters; queries are large, so that scores matter.
         let (wq, wk, wv) = (linear(q_cols, 2.0, 0.0), linear(kv_cols, 1.0, 1.5), linear(kv_cols, 1.0, 0.0));
         let codec = kv_by_name(codec).unwrap();
-        let v = kv_by_name(if codec.name() == "tq3_0" { "turboquant" } else { codec.name() }).unwrap();
+        let v = kv_on(KvSide::Values, codec);
         let kv = case.p.kv(KvDecl {
             n_kv_heads: N_KV_HEADS,
             head_dim,
@@ -228,13 +228,39 @@ fn check_prod(codec: &Prod, y: &[f32], scales: &[f16], vector: &[u8]) -> usize {
     0
 }
 
+/// The same for keys in two groups; the 16 bits of a scale are those of both groups.
+fn check_split(codec: &Split, y: &[f32], scales: &[f16], vector: &[u8]) -> usize {
+    let (mut bytes, mut want) = (vec![0; codec.bytes()], vec![0; y.len()]);
+    codec.encode(y, &mut bytes);
+    codec.split(&bytes, &mut want);
+    let half = y.len() / 2;
+    let mut ties = 0;
+    for (group, (y, want)) in y.chunks(half).zip(want.chunks(half)).enumerate() {
+        let got = |i: usize| match group {
+            0 => vector[i / 2] >> (4 * (i % 2)) & 15,
+            _ => (word(&vector[half / 2..], i / 16) >> (4 * (i % 8) + 2 * (i % 16 / 8)) & 3) as u8,
+        };
+        let (book, norm) = (codec.codebook(group), norm(y));
+        let differ: Vec<usize> = (0..half).filter(|i| got(*i) != want[*i]).collect();
+        assert!(differ.iter().all(|i| is_tie(book, f64::from(y[*i]) / norm)), "group {group}: {differ:?}");
+        ties += differ.len();
+        let along: f64 = (0..half).map(|i| f64::from(y[i]) * book.centroids()[usize::from(got(i))]).sum();
+        // The logarithm may be between two codes.
+        let near = [1.0 - 1e-5, 1.0 + 1e-5].map(|by| codec.scale(group).encode(by * norm * norm / along).0);
+        let scale = scales[0].to_bits().to_le_bytes()[group];
+        assert!(near.contains(&scale), "group {group}: {scale}, want {near:?}");
+    }
+    ties
+}
+
 #[test]
 fn kernels_write_the_codes_of_the_codecs() {
     let Some(mut backend) = simt(1) else { return };
     let same = |bits| [(bits, 1); 2];
-    let cases: [(_, _, _, &[usize]); 3] = [
+    let cases: [(_, _, _, &[usize]); 4] = [
         ("turboquant", 3, same(3), &[64, 128]),
         ("turboquant-4", 4, same(4), &[32]),
+        ("turboquant-s42", 3, same(3), &[32, 64, 128, 256]),
         ("tq3_0", 3, [(3, 2), (3, 1)], &[64, 256]),
     ];
     for (name, bits, shapes, head_dims) in cases {
@@ -247,6 +273,7 @@ fn kernels_write_the_codes_of_the_codecs() {
             let keys = Lloyd::new(head_dim, bits as u32, ScaleRule::InnerProduct);
             let values = Lloyd::new(head_dim, bits as u32, ScaleRule::LeastSquares);
             let prod = Prod::new(head_dim, Qjl::srht(head_dim).unwrap());
+            let split = Split::new(head_dim);
             let (mut ties, mut vectors) = (0, 0);
             for i in CODED {
                 let stored = &StoredPage::read(&mut running, &pages, i, head_dim);
@@ -262,6 +289,7 @@ fn kernels_write_the_codes_of_the_codecs() {
                         let y: Vec<f32> = key.iter().zip(&mean).map(|(y, m)| y - m).collect();
                         ties += match name {
                             "tq3_0" => check_prod(&prod, &y, &scales, vector),
+                            "turboquant-s42" => check_split(&split, &y, &scales, vector),
                             _ => check_lloyd(&keys, &y, &scales, vector),
                         };
                         let (scales, vector) = stored.vector(shapes, 1, head, place);

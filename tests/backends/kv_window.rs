@@ -87,7 +87,7 @@ fn bases(head_dim: usize, reversed: bool) -> Vec<KeyBasis> {
 #[test]
 fn attention_matches_keys_in_two_groups() {
     let leak = |bases: Vec<KeyBasis>| Some(&*bases.leak());
-    for (i, head_dim) in [32, 64, 128].into_iter().enumerate() {
+    for (i, head_dim) in [32, 64, 128, 256].into_iter().enumerate() {
         let plain = |_| KeyBasis::plain(head_dim).unwrap();
         let right = bases(head_dim, false);
         let swapped = vec![right[1].clone(), right[0].clone()];
@@ -101,7 +101,8 @@ fn attention_matches_keys_in_two_groups() {
         ];
         let heads = Heads { head_dim, ..TWO_OF_TWO };
         let codecs = ["turboquant-s42", "turboquant"];
-        let backends = cpus(&[3]).into_iter().chain(wgpus().into_iter().nth(i % 2)).collect();
+        let gpus = wgpus().into_iter().nth(i % 2).into_iter().chain(simt(1));
+        let backends = cpus(&[3]).into_iter().chain(gpus).collect();
         support::case::window::attends_as(heads, codecs, rule, &wrong, 330, backends);
     }
 }
@@ -451,7 +452,7 @@ fn missing_codecs_are_refused_with_an_alternative() {
         (
             "q5_1",
             "q5_1",
-            "attend__q5_1 (supported caches: f16, f32, q8_0, q4_0, turboquant, turboquant-4, tq3_0)",
+            "attend__q5_1 (supported caches: f16, f32, q8_0, q4_0, turboquant, turboquant-4, turboquant-s42, tq3_0)",
         ),
     ] {
         let options = EngineOptions {

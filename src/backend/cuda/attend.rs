@@ -60,9 +60,8 @@ const BLOCKS_SHARED: [u32; 3] = [
 /// heads of 32 elements, nor for keys with residual signs, which are counted.
 fn row_sizes(form: KvForm) -> &'static [usize] {
     match form {
-        KvForm::Lloyd3 | KvForm::Lloyd4 => &[64, 128, 256],
+        KvForm::Lloyd3 | KvForm::Lloyd4 | KvForm::Lloyd42 => &[64, 128, 256],
         KvForm::F16 | KvForm::F32 | KvForm::Q8_0 | KvForm::Q4_0 | KvForm::Lloyd2Signs | KvForm::Opaque => &[],
-        KvForm::Lloyd42 => &[],
         KvForm::Bf16 | KvForm::Q4_1 | KvForm::Q5_0 | KvForm::Q5_1 | KvForm::Iq4Nl => &[],
     }
 }
@@ -94,10 +93,15 @@ struct ByRows {
     parts: usize,
 }
 
+/// True if a cache has a tensor core kernel for single rows.
+fn has_row_kernel(kv: &KvDecl) -> bool {
+    matches!(kv::form(kv), Some(VectorForm::Codes(_) | VectorForm::Split(_)))
+        && row_sizes(kv.k.form()).contains(&kv.head_dim)
+}
+
 fn by_rows(kv: &KvDecl) -> ByRows {
-    let form = kv.k.form();
     let wide = ATTEND_WIDE_THREADS as usize;
-    if form == kv.v.form() && row_sizes(form).contains(&kv.head_dim) {
+    if has_row_kernel(kv) {
         let threads = if kv.head_dim > 128 { ATTEND_ROW_THREADS_256 } else { ATTEND_WIDE_THREADS };
         return ByRows {
             kernel: row_kernel(kv.k.name(), kv.head_dim),
@@ -124,8 +128,7 @@ fn by_rows(kv: &KvDecl) -> ByRows {
 /// nothing else reads the cache. Such kernels are for caches of codes, where rows do not see later positions.
 pub fn appends(cx: &Cx<'_>, kv: Kv) -> bool {
     let (p, decl) = (cx.p, cx.p.kv_decl(kv));
-    let on_tensor_cores = decl.k.form() == decl.v.form() && row_sizes(decl.k.form()).contains(&decl.head_dim);
-    if !cx.whole || cx.shape.rows != 1 || !on_tensor_cores {
+    if !cx.whole || cx.shape.rows != 1 || !has_row_kernel(decl) {
         return false;
     }
     let of_cache = |stage: &Stage| match stage {
@@ -153,7 +156,7 @@ impl ByTiles {
 fn by_tiles(kv: &KvDecl, limits: Limits) -> Option<(ByTiles, u32)> {
     let shared_bytes = match kv::form(kv)? {
         VectorForm::Elements(2) => ELEMENTS_SHARED,
-        VectorForm::Codes(_) => CODES_SHARED,
+        VectorForm::Codes(_) | VectorForm::Split(_) => CODES_SHARED,
         VectorForm::Blocks(_) => BLOCKS_SHARED,
         VectorForm::Elements(_) | VectorForm::Signs(_) => return None,
     };

@@ -2,7 +2,7 @@
 //! exact pages.
 
 use bytemuck::Zeroable;
-use ggml_types::turboquant::{Codebook, Projection, Qjl, Rotation};
+use ggml_types::turboquant::{Codebook, KeyBasis, LogScale, Projection, Qjl, Rotation, Split};
 use ggml_types::{KvCodec, KvForm, KvSide, kv, kv_on};
 use half::f16;
 
@@ -11,7 +11,7 @@ use super::driver::{Address, Driver};
 use super::kernel_name::KernelName;
 use super::params::{
     BLOCK_ELEMS, BLOCKS_HALVES, BLOCKS_Q4_0, BLOCKS_Q8_0, BlockKvParams, CODES_DIMS, CODES_MAX_DIM,
-    CODES_MIN_DIM, CodedKvParams, CodesParams, KvParams, SignsParams,
+    CODES_MIN_DIM, CodedKvParams, CodesParams, GroupParams, KeyPlace, KvParams, SignsParams, SplitParams,
 };
 use crate::device::tables::{hadamard_factor, sign_words};
 use crate::memory::{self, EXACT_PART};
@@ -27,6 +27,8 @@ pub enum VectorForm {
     Codes(u32),
     /// In such pages, keys as 2-bit codes and the signs of the residual, values as codes of this many bits.
     Signs(u32),
+    /// In such pages, keys in two groups of codes, values as codes of this many bits.
+    Split(u32),
     /// Blocks or halves, for keys and values: `BLOCKS_HALVES` and so on.
     Blocks([u32; 2]),
 }
@@ -52,8 +54,8 @@ pub fn kernels() -> impl Iterator<Item = KernelName> {
     let of_codec = |codec: &&'static dyn KvCodec| {
         let stages: &[&'static str] = match codec.form() {
             KvForm::F16 | KvForm::F32 => &["attend"],
-            KvForm::Lloyd3 | KvForm::Lloyd4 | KvForm::Lloyd2Signs => &["append", "attend"],
-            KvForm::Q8_0 | KvForm::Q4_0 | KvForm::Lloyd42 | KvForm::Opaque => &[],
+            KvForm::Lloyd3 | KvForm::Lloyd4 | KvForm::Lloyd2Signs | KvForm::Lloyd42 => &["append", "attend"],
+            KvForm::Q8_0 | KvForm::Q4_0 | KvForm::Opaque => &[],
             KvForm::Bf16 | KvForm::Q4_1 | KvForm::Q5_0 | KvForm::Q5_1 | KvForm::Iq4Nl => &[],
         };
         let codec = codec.name();
@@ -65,8 +67,9 @@ pub fn kernels() -> impl Iterator<Item = KernelName> {
 
 /// Attention kernels that also have a variant for tiles of rows.
 pub fn tiled_kernels() -> impl Iterator<Item = KernelName> {
-    let is_tiled =
-        |codec: &&'static dyn KvCodec| matches!(codec.form(), KvForm::F16 | KvForm::Lloyd3 | KvForm::Lloyd4);
+    let is_tiled = |codec: &&'static dyn KvCodec| {
+        matches!(codec.form(), KvForm::F16 | KvForm::Lloyd3 | KvForm::Lloyd4 | KvForm::Lloyd42)
+    };
     let codecs = kv::REGISTRY.iter().copied().filter(is_tiled).map(|codec| codec.name());
     codecs.chain([BLOCKS_NAME]).map(|codec| KernelName::of("attend", codec))
 }
@@ -85,6 +88,7 @@ pub fn form(decl: &KvDecl) -> Option<VectorForm> {
         (KvForm::Lloyd3, KvForm::Lloyd3) => Some(VectorForm::Codes(3)),
         (KvForm::Lloyd4, KvForm::Lloyd4) => Some(VectorForm::Codes(4)),
         (KvForm::Lloyd2Signs, KvForm::Lloyd3) => Some(VectorForm::Signs(3)),
+        (KvForm::Lloyd42, KvForm::Lloyd3) => Some(VectorForm::Split(3)),
         (k, v) => Some(VectorForm::Blocks([blocks(k)?, blocks(v)?])),
     }
 }
@@ -128,7 +132,9 @@ pub fn check(decl: &KvDecl) -> Result<(), String> {
             let mixed: Vec<_> = mixed.map(|codec| codec.name()).collect();
             Err(format!("attend with keys of {k} and values of {v} (one cache can mix {})", mixed.join(", ")))
         }
-        Some(VectorForm::Codes(_) | VectorForm::Signs(_) | VectorForm::Blocks(_))
+        Some(
+            VectorForm::Codes(_) | VectorForm::Signs(_) | VectorForm::Split(_) | VectorForm::Blocks(_),
+        )
             if !(CODES_MIN_DIM..=CODES_MAX_DIM).contains(&(head_dim as u32))
                 || !head_dim.is_power_of_two() =>
         {
@@ -159,7 +165,7 @@ fn page_bytes(decl: &KvDecl) -> u64 {
     };
     let of_head = match form(decl).expect("the plan was made") {
         VectorForm::Elements(bytes) => PAGE * 2 * stride(decl) * bytes as usize,
-        VectorForm::Codes(_) | VectorForm::Signs(_) => {
+        VectorForm::Codes(_) | VectorForm::Signs(_) | VectorForm::Split(_) => {
             of_codec(decl.k, KvSide::Keys) + of_codec(decl.v, KvSide::Values)
         }
         VectorForm::Blocks(forms) => {
@@ -191,11 +197,15 @@ pub fn raw_bytes(decl: &KvDecl, rows: usize) -> u64 {
 
 /// Uploads the constants that the kernels of some caches read.
 pub fn upload_constants(driver: &mut dyn Driver, kvs: &[KvDecl]) -> Result<(), BackendError> {
-    if !kvs.iter().any(|decl| matches!(form(decl), Some(VectorForm::Signs(_)))) {
-        return Ok(());
+    let any = |is: fn(VectorForm) -> bool| kvs.iter().any(|decl| form(decl).is_some_and(is));
+    let dims: [_; CODES_DIMS as usize] = std::array::from_fn(|i| (CODES_MIN_DIM as usize) << i);
+    if any(|form| matches!(form, VectorForm::Signs(_))) {
+        driver.upload_constant("signs_params", bytemuck::cast_slice(&dims.map(signs)))?;
     }
-    let all: [_; CODES_DIMS as usize] = std::array::from_fn(|i| signs((CODES_MIN_DIM as usize) << i));
-    driver.upload_constant("signs_params", bytemuck::cast_slice(&all))
+    if any(|form| matches!(form, VectorForm::Split(_))) {
+        driver.upload_constant("split_params", bytemuck::cast_slice(&dims.map(split)))?;
+    }
+    Ok(())
 }
 
 impl KvLayout {
@@ -214,19 +224,27 @@ impl KvLayout {
             *decl;
         let page_bytes = page_bytes(decl);
         let pages = pages_of(&memory::cache_part(decl), decl.pages(limits), page_bytes)?;
-        let mut exact = |page_bytes: usize| pages_of(EXACT_PART, limits.exact_pages, page_bytes as u64);
         let cols = n_kv_heads * head_dim;
+        let exact = match decl.is_windowed() {
+            true => pages_of(EXACT_PART, limits.exact_pages, exact_bytes(cols) as u64)?,
+            false => 0,
+        };
+        let bases = match decl.k.form().has_basis() {
+            true => on.buffer("bases of keys", (cols * size_of::<KeyPlace>()) as u64)?,
+            false => 0,
+        };
         let (n_kv_heads, head_dim) = (n_kv_heads as u32, head_dim as u32);
         Ok(match form(decl).expect("the plan was made") {
             VectorForm::Elements(elem_bytes) => {
                 let stride = stride(decl) as u32;
                 Self::Elements(KvParams { pages, page_bytes, n_kv_heads, head_dim, stride, elem_bytes })
             }
-            VectorForm::Codes(_) | VectorForm::Signs(_) => Self::Codes(CodedKvParams {
+            VectorForm::Codes(_) | VectorForm::Signs(_) | VectorForm::Split(_) => Self::Codes(CodedKvParams {
                 codes: CodesParams::zeroed(),
                 pages,
-                exact: exact(exact_bytes(cols))?,
+                exact,
                 clamped,
+                bases,
                 page_bytes,
                 n_kv_heads,
                 head_dim,
@@ -251,13 +269,21 @@ impl KvLayout {
         })
     }
 
-    /// Fills in the codebook. This takes milliseconds, and a plan does not need it.
-    pub fn fill(&mut self, decl: &KvDecl) {
-        if let (Self::Codes(of_codes), Some(VectorForm::Codes(bits) | VectorForm::Signs(bits))) =
-            (self, form(decl))
+    /// Fills in the codebook, and writes the bases of keys. This takes milliseconds, and a plan does not need
+    /// it.
+    pub fn fill(&mut self, driver: &mut dyn Driver, decl: &KvDecl) -> Result<(), BackendError> {
+        if let (
+            Self::Codes(of_codes),
+            Some(VectorForm::Codes(bits) | VectorForm::Signs(bits) | VectorForm::Split(bits)),
+        ) = (self, form(decl))
         {
             of_codes.codes = codes(decl.head_dim, bits);
+            if let Some(bases) = decl.bases() {
+                let places: Vec<_> = bases.iter().flat_map(key_places).collect();
+                driver.write(of_codes.bases, bytemuck::cast_slice(&places))?;
+            }
         }
+        Ok(())
     }
 
     /// Address range of a page of keys and values, as start and bytes; `None` if the cache has no such page.
@@ -324,6 +350,46 @@ fn signs(head_dim: usize) -> SignsParams {
         magnitudes: two(magnitudes),
         table,
     }
+}
+
+/// The places of a head in the kernels' format: `[head_dim]`.
+fn key_places(basis: &KeyBasis) -> Vec<KeyPlace> {
+    let signs = basis.half().signs().iter().cycle();
+    let factors = basis.key_factors().iter().zip(basis.query_factors()).zip(signs);
+    let places = basis.elements().iter().zip(factors);
+    let place = |(elem, ((of_key, of_query), sign)): (&u16, ((&f32, &f32), &f32))| KeyPlace {
+        elem: u32::from(*elem),
+        of_key: of_key * sign,
+        of_query: of_query * sign,
+    };
+    places.map(place).collect()
+}
+
+/// The codebooks and scales of keys in two groups, in the kernels' format.
+fn split(head_dim: usize) -> SplitParams {
+    let split = Split::new(head_dim);
+    let unit = (head_dim as f32 / 2.0).sqrt();
+    let group = |group: usize| {
+        let book = split.codebook(group);
+        let half = book.centroids().len() / 2;
+        let (upper, borders_of) = (&book.centroids()[half..], &book.thresholds()[half - 1..]);
+        let (mut borders, mut magnitudes, mut all_bytes) = ([f32::INFINITY; 8], [0.0; 8], [0; 8]);
+        magnitudes.iter_mut().zip(upper).for_each(|(to, x)| *to = *x as f32);
+        borders.iter_mut().zip(borders_of).for_each(|(to, x)| *to = *x as f32);
+        let (bytes, step) = table(upper);
+        all_bytes.iter_mut().zip(bytes).for_each(|(to, byte)| *to = byte as u8);
+        let one = f32::from(split.scale(group).one());
+        let of_code_0 = step * f64::from(unit);
+        GroupParams {
+            borders,
+            magnitudes,
+            table: words(&all_bytes),
+            half: half as u32,
+            one,
+            bias: (of_code_0.log2() - f64::from(one) / f64::from(LogScale::STEPS)) as f32,
+        }
+    };
+    SplitParams { groups: [group(0), group(1)], shrink: hadamard_factor(head_dim / 2), unit }
 }
 
 /// A codebook in the format of `cuda/params.h`.

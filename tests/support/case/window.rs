@@ -215,13 +215,21 @@ fn stored(rule: Rule, keys: bool, vectors: &[Vec<f32>]) -> Stored {
     };
     let means: Vec<Vec<f64>> = exact.chunks(PAGE).map(mean).collect();
     let bytes_of_codes = rule.rounding.map(|_| as_bytes(codec.codebook()));
+    let of_groups = |split: &Split| [0, 1].map(|group| as_bytes(split.codebook(group)));
+    let bytes_of_groups = split.as_ref().filter(|_| rule.rounding.is_some()).map(of_groups);
     let decoded = |(i, x): (usize, &Vec<f64>)| -> Vec<f64> {
         let centred: Vec<f32> = x.iter().zip(&means[i / PAGE]).map(|(x, mean)| (x - mean) as f32).collect();
         if let (Some(split), true) = (&split, keys) {
             let (mut bytes, mut out) = (vec![0; split.bytes()], vec![0.0; head_dim]);
             split.encode(&centred, &mut bytes);
             split.decode(&bytes, &mut out);
-            return out.into_iter().map(f64::from).collect();
+            let mut out: Vec<f64> = out.into_iter().map(f64::from).collect();
+            for (group, out) in out.chunks_mut(head_dim / 2).enumerate() {
+                let Some(codes) = &bytes_of_groups else { break };
+                let scale = f64::from(split.scale(group).decode(bytes[group]));
+                out.iter_mut().for_each(|x| *x = to_bytes(&codes[group], scale, *x));
+            }
+            return out;
         }
         let (mut bytes, mut out) = (vec![0; codec.bytes()], vec![0.0; head_dim]);
         codec.encode(&centred, &mut bytes);

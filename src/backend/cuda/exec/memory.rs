@@ -107,7 +107,7 @@ pub fn fill(
     in_place: Option<&[DeviceWeight]>,
 ) -> Result<(), BackendError> {
     kv::upload_constants(driver, &p.kvs)?;
-    p.kvs.iter().zip(&mut memory.kvs).for_each(|(decl, kept)| kept.fill(decl));
+    p.kvs.iter().zip(&mut memory.kvs).try_for_each(|(decl, kept)| kept.fill(driver, decl))?;
     for (rope, params) in p.ropes.iter().zip(&memory.ropes) {
         let table = tables::rope(rope, p.limits.pages * PAGE);
         driver.write(params.cos_sin, bytemuck::cast_slice(&table))?;

@@ -1,0 +1,25 @@
+// turboquant-s42 KV cache: keys, less their mean, in the basis of their head and in two groups of 4-bit and
+// 2-bit codes; values as in turboquant.
+#include "../stage/append.cuh"
+#include "../stage/attend_mma_codes.cuh"
+
+KERNEL(append__turboquant_s42, AppendParams, APPEND_THREADS) { append<KeysInGroups>(p); }
+RESIDENT_KERNEL(attend__turboquant_s42, AttendCodesParams, ATTEND_THREADS, 3) { attend_codes<KeysInGroups>(p); }
+RESIDENT_KERNEL(attend__turboquant_s42__row64, AttendCodesParams, ATTEND_WIDE_THREADS, 1) {
+    attend_row<KeysInGroups, 64>(p);
+}
+RESIDENT_KERNEL(attend__turboquant_s42__row128, AttendCodesParams, ATTEND_WIDE_THREADS, 1) {
+    attend_row<KeysInGroups, 128>(p);
+}
+RESIDENT_KERNEL(attend__turboquant_s42__row256, AttendCodesParams, ATTEND_ROW_THREADS_256, 1) {
+    attend_row<KeysInGroups, 256>(p);
+}
+MMA_KERNEL(attend__turboquant_s42, 64, AttendCodesMmaParams, ATTEND_MMA_CODES_RESIDENT) {
+    attend_tiles<64, CodesSource<KeysInGroups, 64>>(p);
+}
+MMA_KERNEL(attend__turboquant_s42, 128, AttendCodesMmaParams, ATTEND_MMA_CODES_RESIDENT) {
+    attend_tiles<128, CodesSource<KeysInGroups, 128>>(p);
+}
+MMA_KERNEL(attend__turboquant_s42, 256, AttendCodesMmaParams, ATTEND_MMA_CODES_RESIDENT) {
+    attend_tiles<256, CodesSource<KeysInGroups, 256>>(p);
+}
