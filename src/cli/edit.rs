@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use ggml_types::KvCodec;
+use ggml_types::kv;
 
 use super::CliError;
 use super::split::write_whole;
@@ -19,7 +19,7 @@ use crate::gguf::{Gguf, Metadata, Rewrite, Value, ValueType};
 /// --remove is applied first, then --copy, then --set.
 ///
 /// --key-bases runs a short text to measure the model's keys and queries, as is otherwise done each time that
-/// the model is loaded with a KV cache of the type turboquant-s42, and stores the result.
+/// the model is loaded with a KV cache of the type turboquant, and stores the result.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   sterna edit in.gguf out.gguf --set tokenizer.ggml.pre=llama-bpe
@@ -44,7 +44,7 @@ pub struct EditArgs {
     /// Copy a key from the --copy-from file (repeatable)
     #[arg(long, value_name = "KEY", requires = "copy_from")]
     copy: Vec<String>,
-    /// Store the bases of keys that the KV cache type turboquant-s42 measures
+    /// Store the bases of keys that the KV cache type turboquant measures
     #[arg(long)]
     key_bases: bool,
     /// Overwrite the output file if it exists
@@ -82,10 +82,9 @@ impl EditArgs {
             set(&mut metadata, key, value);
         }
         if self.key_bases {
-            let codec: &'static dyn KvCodec = "turboquant-s42".parse()?;
             let options =
                 EngineOptions { device: "cpu".parse()?, n_ctx: Some(1), ..EngineOptions::default() };
-            let engine = Engine::open(&self.input, &options.with_cache([codec; 2]))?;
+            let engine = Engine::open(&self.input, &options.with_cache([kv::TURBOQUANT; 2]))?;
             for (key, value) in engine.key_bases().ok_or("the model has no keys")? {
                 set(&mut metadata, key, value);
             }

@@ -635,11 +635,13 @@ fn long_context(hyper: &Hyper, n_ctx: usize) -> Option<String> {
 
 /// A warning if values are stored with another codec than requested.
 fn other_codec(p: &Program, options: &EngineOptions) -> Option<String> {
-    let (asked, have) = (options.cache_type_v.name(), p.kvs.first()?.v.name());
-    (asked != have).then(|| {
+    let (asked, have) = (options.cache_type_v, p.kvs.first()?.v.name());
+    // A remark in the list of types says so as well.
+    let other = asked.name() != have && asked.note().is_some();
+    other.then(|| {
         format!(
-            "KV cache type {asked} is for keys only; values are stored as {have}, which is more accurate \
-             for them"
+            "KV cache type {} is for keys only; values are stored as {have}, which is more accurate for them",
+            asked.name()
         )
     })
 }

@@ -411,7 +411,7 @@ mod tests {
     /// Attention with another kind of cache differs by more than the tolerance of quantised caches.
     #[test]
     fn one_cache_is_not_taken_for_another() {
-        for pair in [["q4_0", "q8_0"], ["turboquant", "turboquant-4"], ["tq3_0", "turboquant"]] {
+        for pair in [["q4_0", "q8_0"], ["turboquant-mse", "turboquant-4"], ["tq3_0", "turboquant-mse"]] {
             let subjects = pair.map(|kv| Subject::of_codec("f16", kv_by_name(kv).unwrap()));
             let models = subjects.map(|subject| subject.model().unwrap());
             let [mut tested, mut cpu] = [(); 2].map(|()| sterna_backend::open("cpu", 2).unwrap());
@@ -428,7 +428,7 @@ mod tests {
     /// The short test detects it, too; and the CPU passes.
     #[test]
     fn a_short_check_sees_codes_and_passes_the_cpu() {
-        let [a, b] = ["turboquant", "turboquant-4"].map(|kv| kv_by_name(kv).unwrap());
+        let [a, b] = ["turboquant-mse", "turboquant-4"].map(|kv| kv_by_name(kv).unwrap());
         let subject = Subject::of_codec("f16", a);
         let models = [subject, Subject::of_codec("f16", b)].map(|subject| subject.model().unwrap());
         let [mut tested, mut cpu] = [(); 2].map(|()| sterna_backend::open("cpu", 2).unwrap());

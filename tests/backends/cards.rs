@@ -135,7 +135,7 @@ fn attention_over_quantised_caches() {
         let rule = Rule { at_once: Some(names.map(codec)), ..RIGHT };
         attends_as(TWO_OF_TWO, names, rule, &[], 330, simt_of_cards());
     }
-    for (name, bits) in [("turboquant", 3), ("turboquant-4", 4)] {
+    for (name, bits) in [("turboquant-mse", 3), ("turboquant-4", 4)] {
         attends_as(TWO_OF_TWO, [name; 2], Rule { bits, ..RIGHT }, &[], 330, simt_of_cards());
     }
 }

@@ -258,9 +258,9 @@ fn kernels_write_the_codes_of_the_codecs() {
     let Some(mut backend) = simt(1) else { return };
     let same = |bits| [(bits, 1); 2];
     let cases: [(_, _, _, &[usize]); 4] = [
-        ("turboquant", 3, same(3), &[64, 128]),
+        ("turboquant-mse", 3, same(3), &[64, 128]),
         ("turboquant-4", 4, same(4), &[32]),
-        ("turboquant-s42", 3, same(3), &[32, 64, 128, 256]),
+        ("turboquant", 3, same(3), &[32, 64, 128, 256]),
         ("tq3_0", 3, [(3, 2), (3, 1)], &[64, 256]),
     ];
     for (name, bits, shapes, head_dims) in cases {
@@ -289,7 +289,7 @@ fn kernels_write_the_codes_of_the_codecs() {
                         let y: Vec<f32> = key.iter().zip(&mean).map(|(y, m)| y - m).collect();
                         ties += match name {
                             "tq3_0" => check_prod(&prod, &y, &scales, vector),
-                            "turboquant-s42" => check_split(&split, &y, &scales, vector),
+                            "turboquant" => check_split(&split, &y, &scales, vector),
                             _ => check_lloyd(&keys, &y, &scales, vector),
                         };
                         let (scales, vector) = stored.vector(shapes, 1, head, place);
@@ -307,7 +307,7 @@ fn kernels_write_the_codes_of_the_codecs() {
 /// The means follow the codes of a page of keys: on wgpu, those of all heads after the codes of all heads.
 #[test]
 fn wgpu_writes_the_means_of_pages() {
-    for (mut backend, (name, head_dim)) in wgpus().into_iter().zip([("turboquant", 64), ("tq3_0", 256)]) {
+    for (mut backend, (name, head_dim)) in wgpus().into_iter().zip([("turboquant-mse", 64), ("tq3_0", 256)]) {
         let mut attention = Attention::new(name, head_dim);
         let inputs = attention.case.numbers.values(N_ROWS as usize * DIM);
         let pages = windowed_pages(1, 4);

@@ -265,7 +265,8 @@ fn bound(backend: &dyn Backend, [k, v]: Codecs) -> f64 {
 fn tiles_on_cuda(codecs: Codecs) -> bool {
     let [k, v] = codecs.map(KvCodec::name);
     let blocks = |name| ["f16", "q8_0", "q4_0"].contains(&name);
-    blocks(k) && blocks(v) || k == v && k.starts_with("turboquant")
+    let tiled = ["turboquant", "turboquant-4", "turboquant-mse"].contains(&k);
+    blocks(k) && blocks(v) || tiled && kv_on(KvSide::Values, codecs[0]) == codecs[1]
 }
 
 /// Numbers of rows in one step: [`TOGETHER`], and enough for tiles if the backend has them.
@@ -389,7 +390,7 @@ fn pairs_of_codecs() {
 fn many_pages_in_one_split() {
     let (n_filled, length) = (4, 130 * PAGE as u32);
     let of = |i: usize| if i < n_filled { i } else { 1 + i % (n_filled - 1) };
-    let mut attention = Attention::new(kv_by_name("turboquant").unwrap(), length + 1, 1);
+    let mut attention = Attention::new(kv_by_name("turboquant-mse").unwrap(), length + 1, 1);
     let (pages, exact) = (attention.pages.seq(0).to_vec(), attention.pages.exact(0).to_vec());
     *attention.pages.seq_mut(0) = (0..pages.len()).map(|i| pages[of(i)]).collect();
     *attention.pages.exact_mut(0) = (0..exact.len()).map(|i| exact[of(i)]).collect();

@@ -16,7 +16,7 @@ fn attends_as(codecs: [&str; 2], rule: Rule, wrong: &[(&str, Rule)]) {
 
 #[test]
 fn attention_matches_the_decoded_codes() {
-    for (name, bits) in [("turboquant", 3), ("turboquant-4", 4)] {
+    for (name, bits) in [("turboquant-mse", 3), ("turboquant-4", 4)] {
         let rule = Rule { bits, ..RIGHT };
         let wrong = [
             ("no rotation", Rule { rotated: false, ..rule }),
@@ -36,8 +36,8 @@ fn attention_matches_the_decoded_codes() {
 /// An encoded page depends on its own positions only.
 #[test]
 fn encoded_pages_are_complete() {
-    for (k, v) in [("turboquant", "turboquant"), ("turboquant-4", "turboquant-4"), ("tq3_0", "turboquant")] {
-        let mut attention = Attention::new(TWO_OF_TWO, k, v, KvWindow::default());
+    for k in ["turboquant", "turboquant-4", "turboquant-mse", "tq3_0"] {
+        let mut attention = Attention::new(TWO_OF_TWO, k, k, KvWindow::default());
         let inputs = attention.case.numbers.values(2 * PAGE * DIM);
         let mut others = inputs.clone();
         others[..PAGE * DIM].reverse();
@@ -65,12 +65,16 @@ fn encoded_pages_are_complete() {
 /// A mean of zeros has the scale 0.
 #[test]
 fn keys_can_be_zero() {
-    for (name, bits) in [("turboquant", 3), ("turboquant-4", 4)] {
+    for (name, bits) in [("turboquant-mse", 3), ("turboquant-4", 4)] {
         let mut attention = Attention::new(TWO_OF_TWO, name, name, KvWindow::default());
         attention.zero_keys();
         let backends = cpus(&[1]).into_iter().chain(wgpus()).chain(simt(1)).collect();
         support::case::window::attended_as(attention, [name; 2], Rule { bits, ..RIGHT }, &[], 200, backends);
     }
+}
+
+fn leak(bases: Vec<KeyBasis>) -> &'static [KeyBasis] {
+    bases.leak()
 }
 
 /// Arbitrary bases of two heads, and the same with the groups the other way round.
@@ -86,7 +90,7 @@ fn bases(head_dim: usize, reversed: bool) -> Vec<KeyBasis> {
 /// Keys in two groups, in units of codes and (heads of 32) vector by vector.
 #[test]
 fn attention_matches_keys_in_two_groups() {
-    let leak = |bases: Vec<KeyBasis>| Some(&*bases.leak());
+    let leak = |bases| Some(leak(bases));
     for (i, head_dim) in [32, 64, 128, 256].into_iter().enumerate() {
         let plain = |_| KeyBasis::plain(head_dim).unwrap();
         let right = bases(head_dim, false);
@@ -96,11 +100,11 @@ fn attention_matches_keys_in_two_groups() {
             ("no bases", Rule { bases: leak((0..2).map(plain).collect()), ..rule }),
             ("the other head's basis", Rule { bases: leak(swapped), ..rule }),
             ("the other groups", Rule { bases: leak(bases(head_dim, true)), ..rule }),
-            ("turboquant", Rule { bases: None, ..rule }),
+            ("turboquant-mse", Rule { bases: None, ..rule }),
             ("the mean of the first page", Rule { centre: Centre::FirstPage, ..rule }),
         ];
         let heads = Heads { head_dim, ..TWO_OF_TWO };
-        let codecs = ["turboquant-s42", "turboquant"];
+        let codecs = ["turboquant", "turboquant-mse"];
         let gpus = wgpus().into_iter().nth(i % 2).into_iter().chain(simt(1));
         let backends = cpus(&[3]).into_iter().chain(gpus).collect();
         support::case::window::attends_as(heads, codecs, rule, &wrong, 330, backends);
@@ -114,11 +118,11 @@ fn sinks_and_window_can_be_larger() {
         ("one page of sinks", Rule { sink_pages: 1, ..rule }),
         ("a window of one page", Rule { window_pages: 1, ..rule }),
     ];
-    attends_as(["turboquant"; 2], rule, &wrong);
+    attends_as(["turboquant-mse"; 2], rule, &wrong);
     assert_eq!(KvWindow::default(), KvWindow { sink_pages: 1, newest_pages: 1 });
     assert_eq!(KvWindow::of_positions(65, 128), KvWindow { sink_pages: 2, newest_pages: 2 });
     let all = Rule { sink_pages: 6, ..RIGHT };
-    attends_as(["turboquant"; 2], all, &[("codes", RIGHT)]);
+    attends_as(["turboquant-mse"; 2], all, &[("codes", RIGHT)]);
 }
 
 /// Heads of every size, alone and in groups that a block processes as a whole, in parts, or in several tiles:
@@ -127,10 +131,13 @@ fn sinks_and_window_can_be_larger() {
 fn heads_of_every_shape_over_codes() {
     let all =
         [(1, 1, 128), (2, 3, 128), (1, 8, 128), (1, 9, 64), (2, 1, 64), (1, 17, 64), (1, 5, 32), (1, 3, 256)];
-    for (codec, bits, shapes) in [("turboquant", 3, &all[..]), ("turboquant-4", 4, &all[1..4])] {
+    for (codec, bits, shapes) in
+        [("turboquant-mse", 3, &all[..]), ("turboquant-4", 4, &all[1..4]), ("turboquant", 3, &all[..])]
+    {
         for &(n_kv_heads, group, head_dim) in shapes {
-            let (heads, rule) =
-                (Heads { n_kv_heads, group, head_dim, value_scale: 1.0 }, Rule { bits, ..RIGHT });
+            let heads = Heads { n_kv_heads, group, head_dim, value_scale: 1.0 };
+            let bases = (codec == "turboquant").then(|| leak(bases(head_dim, false)));
+            let rule = Rule { bits, bases, ..RIGHT };
             let window = KvWindow { sink_pages: rule.sink_pages, newest_pages: rule.window_pages };
             let mut attention = Attention::new(heads, codec, codec, window);
             // With the first draws, an element of a key is within float rounding of a threshold of codes.
@@ -185,10 +192,10 @@ fn sliding_windows_over_codes_and_blocks() {
     let right = |bits, sliding| Rule { bits, sliding: Some(sliding), ..RIGHT };
     let blocks = Rule { at_once: Some(["q8_0"; 2].map(codec)), ..right(3, 90) };
     for (i, (names, rule, head_dim)) in [
-        (["turboquant"; 2], right(3, 100), 64),
-        (["turboquant"; 2], right(3, 1), 64),
+        (["turboquant-mse"; 2], right(3, 100), 64),
+        (["turboquant-mse"; 2], right(3, 1), 64),
         (["turboquant-4"; 2], right(4, 128), 128),
-        (["turboquant"; 2], right(3, 77), 32),
+        (["turboquant-mse"; 2], right(3, 77), 32),
         (["q8_0"; 2], blocks, 64),
     ]
     .into_iter()
@@ -210,7 +217,7 @@ fn values_can_be_small_or_large() {
         let heads = Heads { value_scale, ..TWO_OF_TWO };
         support::case::window::attends_as(
             heads,
-            ["turboquant"; 2],
+            ["turboquant-mse"; 2],
             RIGHT,
             &[],
             260,
@@ -222,7 +229,7 @@ fn values_can_be_small_or_large() {
 /// NaN and values too large for f16 are clamped when stored, and counted; later rows stay finite.
 #[test]
 fn hostile_vectors_are_clamped_and_counted() {
-    for name in ["turboquant", "turboquant-4", "q8_0", "q4_0"] {
+    for name in ["turboquant", "turboquant-mse", "turboquant-4", "q8_0", "q4_0"] {
         for (i, (bad, value_scale, clamped)) in [
             // Keys and values of three rows, for each head.
             (f32::NAN, 1.0, 3 * 2 * TWO_OF_TWO.n_kv_heads),
@@ -428,7 +435,7 @@ fn head_sizes_without_a_rotation_are_refused() {
     let decl = KvDecl {
         n_kv_heads: 1,
         head_dim: 80,
-        k: codec("turboquant"),
+        k: codec("turboquant-mse"),
         v: codec("f16"),
         basis: None,
         window: KvWindow::default(),
@@ -452,7 +459,7 @@ fn missing_codecs_are_refused_with_an_alternative() {
         (
             "q5_1",
             "q5_1",
-            "attend__q5_1 (supported caches: f16, f32, q8_0, q4_0, turboquant, turboquant-4, turboquant-s42, tq3_0)",
+            "attend__q5_1 (supported caches: f16, f32, q8_0, q4_0, turboquant, turboquant-4, turboquant-mse, tq3_0)",
         ),
     ] {
         let options = EngineOptions {

@@ -257,14 +257,14 @@ fn buffers_match_the_plan() {
     /// Parameters of a stage's dispatches: a few, and each begins at a multiple of 256 bytes.
     const PARAMS_BYTES: u64 = 4096;
     for (weights, kv) in
-        [("i2_s", "f16"), ("q6_k", "q8_0"), ("tq1_0", "turboquant"), ("q4_0", "q4_0"), ("f16", "f32")]
+        [("i2_s", "f16"), ("q6_k", "q8_0"), ("tq1_0", "turboquant-mse"), ("q4_0", "q4_0"), ("f16", "f32")]
     {
         // A few rows per part, so that there are several.
         let options =
             Options { memory_bytes: Some(1 << 40), max_part_bytes: Some(32 << 10), ..Options::default() };
         let Some(gpu) = gpu(&options) else { return };
         let mut backend = Wgpu::on(gpu);
-        let windowed = kv == "turboquant";
+        let windowed = kv == "turboquant-mse";
         let limits = if windowed { windowed_limits(96, 1, 6) } else { limits(96, 1, 6) };
         let (case, _) = Model { weights, kv, ffn_dim: 512, ..SMALL }.case("a small model", limits);
         if !case.has_kernels(&backend) {

@@ -107,7 +107,7 @@ fn sliding_windows_match_all_positions() {
 #[test]
 fn sliding_windows_of_gpt_oss_match_all_positions() {
     let path = support::golden("gpt-oss/tiny-mxfp4.gguf").expect("it is in tests/data");
-    for kv in ["f32", "turboquant"] {
+    for kv in ["f32", "turboquant-mse"] {
         let run = |swa_full| {
             let options = EngineOptions { swa_full, ..options(kv) };
             let engine = open(Gguf::open(&path).unwrap(), &options);

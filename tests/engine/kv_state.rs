@@ -155,7 +155,7 @@ fn files_of_other_engines_are_refused() {
     refused(options("f16"), "keys as turboquant (means of pages), and this engine has f16");
     refused(
         EngineOptions { cache_type_v: "q8_0".parse().unwrap(), ..same.clone() },
-        "values as turboquant, and this engine has q8_0",
+        "values as turboquant-mse, and this engine has q8_0",
     );
     refused(EngineOptions { kv_window: Some(200), ..same.clone() }, "exact pages 1 first, 1 newest");
     refused(

@@ -19,8 +19,8 @@ mod tq3_0;
 mod turboquant;
 #[path = "turboquant-4.rs"]
 mod turboquant_4;
-#[path = "turboquant-s42.rs"]
-mod turboquant_s42;
+#[path = "turboquant-mse.rs"]
+mod turboquant_mse;
 
 /// A storage format for the `[head_dim]` vectors of a KV cache.
 pub trait KvCodec: fmt::Debug + Sync {
@@ -271,8 +271,8 @@ pub const F16: &dyn KvCodec = &f16::F16;
 pub const F32: &dyn KvCodec = &f32::F32;
 /// 8-bit integers.
 pub const Q8_0: &dyn KvCodec = &q8_0::Q8_0;
-/// TurboQuant's 3-bit codes.
-pub const TURBOQUANT: &dyn KvCodec = &turboquant::TURBOQUANT;
+/// Keys in 4-bit and 2-bit codes, values in 3-bit codes.
+pub const TURBOQUANT: &dyn KvCodec = &turboquant::TurboQuant;
 
 /// Every codec, in the order in which `--help` lists them.
 pub static REGISTRY: &[&dyn KvCodec] = &[
@@ -282,7 +282,7 @@ pub static REGISTRY: &[&dyn KvCodec] = &[
     &q4_0::Q4_0,
     TURBOQUANT,
     &turboquant_4::TURBOQUANT_4,
-    &turboquant_s42::TurboQuantS42,
+    &turboquant_mse::TURBOQUANT_MSE,
     &tq3_0::Tq3_0,
     &bf16::Bf16,
     &q5_1::Q5_1,

@@ -7,7 +7,7 @@
 
 use half::f16;
 
-use super::turboquant::{TURBOQUANT, TurboQuant};
+use super::turboquant_mse::{LloydCodec, TURBOQUANT_MSE};
 use super::{CodeValues, KvCodes};
 use crate::turboquant::{Prod, Qjl};
 use crate::{KvCodec, KvForm, KvSide, KvVectors, QuantError};
@@ -22,7 +22,7 @@ impl KvCodec for Tq3_0 {
     }
 
     fn note(&self) -> Option<&'static str> {
-        Some("keys only; values are stored as turboquant")
+        Some("keys only; values are stored as turboquant-mse")
     }
 
     fn form(&self) -> KvForm {
@@ -34,7 +34,7 @@ impl KvCodec for Tq3_0 {
     }
 
     fn vec_bytes(&self, head_dim: usize) -> Result<usize, QuantError> {
-        TurboQuant::check(self.name(), head_dim).map(|()| 4 + 3 * head_dim / 8)
+        LloydCodec::check(self.name(), head_dim).map(|()| 4 + 3 * head_dim / 8)
     }
 
     fn open(&self, side: KvSide, head_dim: usize) -> Result<Box<dyn KvVectors>, QuantError> {
@@ -42,14 +42,14 @@ impl KvCodec for Tq3_0 {
         match side {
             KvSide::Keys => Ok(Box::new(Prod::new(head_dim, Qjl::srht(head_dim)?))),
             KvSide::Values => {
-                let detail = format!("it is for keys only; use {} for values", TURBOQUANT.name);
+                let detail = format!("it is for keys only; use {} for values", TURBOQUANT_MSE.name);
                 Err(QuantError::Shape { ty: self.name(), detail })
             }
         }
     }
 
     fn instead(&self, side: KvSide) -> Option<&'static dyn KvCodec> {
-        (side == KvSide::Values).then_some(&TURBOQUANT as &dyn KvCodec)
+        (side == KvSide::Values).then_some(&TURBOQUANT_MSE as &dyn KvCodec)
     }
 }
 

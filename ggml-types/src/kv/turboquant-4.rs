@@ -1,7 +1,7 @@
-//! turboquant-4: `turboquant` with 4 bits per element: 66 bytes for 128 elements.
+//! turboquant-4: `turboquant-mse` with 4 bits per element: 66 bytes for 128 elements.
 
-use super::turboquant::TurboQuant;
+use super::turboquant_mse::LloydCodec;
 use crate::KvForm;
 
 /// 4 bits.
-pub static TURBOQUANT_4: TurboQuant = TurboQuant { name: "turboquant-4", bits: 4, form: KvForm::Lloyd4 };
+pub static TURBOQUANT_4: LloydCodec = LloydCodec { name: "turboquant-4", bits: 4, form: KvForm::Lloyd4 };

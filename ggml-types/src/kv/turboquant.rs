@@ -1,70 +1,51 @@
-//! turboquant: 3 bits per element and one f16 scale, 50 bytes for 128 elements. Keys use the scale for which
-//! inner products are unbiased, values the one with the smallest error.
+//! turboquant: keys in the basis of their head, 4 bits per element of one half and 2 bits per element of
+//! the other, and two scales of 8 bits: 50 bytes for 128 elements. Values are stored as `turboquant-mse`.
 
+use super::turboquant_mse::TURBOQUANT_MSE;
 use super::{CodeValues, KvCodes};
-use crate::turboquant::{Lloyd, MAX_DIM, ScaleRule};
+use crate::turboquant::{KeyBasis, LogScale, Split};
 use crate::{KvCodec, KvForm, KvSide, KvVectors, QuantError};
 
-/// Lloyd-Max codes of rotated vectors, in pages that have left the window.
+/// Codes of keys in two groups, in pages that have left the window.
 #[derive(Debug)]
-pub struct TurboQuant {
-    pub(super) name: &'static str,
-    /// Bits of one code, 3 or 4.
-    pub(super) bits: usize,
-    /// The form with that many bits.
-    pub(super) form: KvForm,
-}
-
-/// 3 bits.
-pub static TURBOQUANT: TurboQuant = TurboQuant { name: "turboquant", bits: 3, form: KvForm::Lloyd3 };
-
-impl TurboQuant {
-    /// Checks that codecs of this kind support the head dimension.
-    pub(super) fn check(ty: &'static str, head_dim: usize) -> Result<(), QuantError> {
-        if !head_dim.is_power_of_two() || !(8..=MAX_DIM).contains(&head_dim) {
-            let want = format!("a head dimension that is a power of two from 8 to {MAX_DIM}");
-            let detail = format!("want {want}, found {head_dim}; f16 takes any head dimension");
-            return Err(QuantError::Shape { ty, detail });
-        }
-        Ok(())
-    }
-}
+pub struct TurboQuant;
 
 impl KvCodec for TurboQuant {
     fn name(&self) -> &'static str {
-        self.name
+        "turboquant"
     }
 
     fn form(&self) -> KvForm {
-        self.form
-    }
-
-    fn alias(&self) -> Option<&'static str> {
-        (self.bits == 3).then_some("turboquant-mse")
+        KvForm::Lloyd42
     }
 
     fn vec_bytes(&self, head_dim: usize) -> Result<usize, QuantError> {
-        Self::check(self.name, head_dim)?;
-        Ok(2 + self.bits * head_dim / 8)
+        KeyBasis::check(self.name(), head_dim).map(|()| Split::bytes_of(head_dim))
     }
 
     fn open(&self, side: KvSide, head_dim: usize) -> Result<Box<dyn KvVectors>, QuantError> {
         self.vec_bytes(head_dim)?;
-        let rule = match side {
-            KvSide::Keys => ScaleRule::InnerProduct,
-            KvSide::Values => ScaleRule::LeastSquares,
-        };
-        Ok(Box::new(Lloyd::new(head_dim, self.bits as u32, rule)))
+        match side {
+            KvSide::Keys => Ok(Box::new(Split::new(head_dim))),
+            KvSide::Values => {
+                let detail = format!("it is for keys only; use {} for values", TURBOQUANT_MSE.name);
+                Err(QuantError::Shape { ty: self.name(), detail })
+            }
+        }
+    }
+
+    fn instead(&self, side: KvSide) -> Option<&'static dyn KvCodec> {
+        (side == KvSide::Values).then_some(&TURBOQUANT_MSE as &dyn KvCodec)
     }
 }
 
-impl KvVectors for Lloyd {
+impl KvVectors for Split {
     fn encode(&self, x: &[f32], out: &mut [u8]) -> bool {
-        Lloyd::encode(self, x, out)
+        Split::encode(self, x, out)
     }
 
     fn decode(&self, bytes: &[u8], out: &mut [f32]) {
-        Lloyd::decode(self, bytes, out);
+        Split::decode(self, bytes, out);
     }
 
     fn codes(&self) -> Option<&dyn KvCodes> {
@@ -72,20 +53,24 @@ impl KvVectors for Lloyd {
     }
 }
 
-impl KvCodes for Lloyd {
+impl KvCodes for Split {
     fn values(&self) -> CodeValues {
-        let centroids = self.codebook().centroids();
-        match self.bits() {
-            3 => CodeValues::Signed3(std::array::from_fn(|i| centroids[4 + i] as f32)),
-            _ => CodeValues::Table4(std::array::from_fn(|i| centroids[i] as f32)),
+        let [four, two] = [0, 1].map(|group| self.codebook(group).centroids());
+        CodeValues::FourAndTwo {
+            four: std::array::from_fn(|i| four[i] as f32),
+            two: std::array::from_fn(|i| two[i] as f32),
         }
     }
 
     fn block(&self) -> usize {
-        self.dim()
+        self.dim() / 2
+    }
+
+    fn log_scales(&self) -> Option<[LogScale; 2]> {
+        Some([0, 1].map(|group| self.scale(group)))
     }
 
     fn split(&self, bytes: &[u8], codes: &mut [u8], scales: &mut [u8]) {
-        scales.copy_from_slice(&Lloyd::split(self, bytes, codes).to_le_bytes());
+        scales.copy_from_slice(&Split::split(self, bytes, codes));
     }
 }

@@ -210,7 +210,7 @@ fn wanted(name: &str) -> Option<[f64; 8]> {
     Some(match name {
         "QJL, Gaussian" => [0.361, 0.510, 1.63, 0.448, 5.31, 0.349, 1.45, 0.223],
         "QJL, SRHT" | "tq3_0" => [0.142, 0.203, 0.564, 0.175, 2.30, 0.133, 0.384, 0.085],
-        "turboquant" => [0.067, 0.093, 0.326, 0.079, 1.50, 0.070, 0.236, 0.038],
+        "turboquant-mse" => [0.067, 0.093, 0.326, 0.079, 1.50, 0.070, 0.236, 0.038],
         "turboquant-4" => [0.018, 0.030, 0.088, 0.022, 0.436, 0.018, 0.094, 0.011],
         "q4_0" => [0.016, 0.018, 0.046, 0.018, 0.127, 0.015, 0.090, 0.009],
         _ => return None,
@@ -242,7 +242,7 @@ fn attention_is_as_near_as_the_table_says() {
             }
         }
     }
-    let turboquant = kl(&rows[3].0, CENTRED, &named("turboquant", KvSide::Keys));
+    let turboquant = kl(&rows[3].0, CENTRED, &named("turboquant-mse", KvSide::Keys));
     assert!(turboquant <= 0.08, "the gate for 3 bits: {turboquant}");
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
@@ -269,7 +269,7 @@ fn output_error(round: Round<'_>) -> f64 {
 /// carry most of the weight, so one draw has an accuracy of a tenth.
 #[test]
 fn values_come_back_as_the_table_says() {
-    for (name, want) in [("turboquant", 0.186), ("turboquant-4", 0.095), ("q4_0", 0.086)] {
+    for (name, want) in [("turboquant-mse", 0.186), ("turboquant-4", 0.095), ("q4_0", 0.086)] {
         let got = output_error(&named(name, KvSide::Values));
         assert!(got < 1.1 * want, "{name}: {got}, want {want}");
     }
@@ -283,7 +283,7 @@ fn values_come_back_as_the_table_says() {
 /// Mistakes that the gates must detect, each on keys that expose it.
 #[test]
 fn negative_controls() {
-    let three = named("turboquant", KvSide::Keys);
+    let three = named("turboquant-mse", KvSide::Keys);
     let [plain, outliers, mixed] = [Keys::Plain, Keys::Outliers, Keys::Mixed].map(trials);
     let right = kl(&outliers, NONE, &three);
     let unrotated = kl(&outliers, Care { plain: true, ..NONE }, &three);
@@ -294,13 +294,13 @@ fn negative_controls() {
     assert!(zero > 3.0 * right, "the mean is zero: {zero}, {right}");
 
     // Codecs of keys and values swapped: 4 bits for keys and 3 for values differs from 3 and 4.
-    let keys = ["turboquant", "turboquant-4"].map(|name| kl(&plain, NONE, &named(name, KvSide::Keys)));
-    let values = ["turboquant", "turboquant-4"].map(|name| output_error(&named(name, KvSide::Values)));
+    let keys = ["turboquant-mse", "turboquant-4"].map(|name| kl(&plain, NONE, &named(name, KvSide::Keys)));
+    let values = ["turboquant-mse", "turboquant-4"].map(|name| output_error(&named(name, KvSide::Values)));
     assert!(keys[0] > 3.0 * keys[1] && values[0] > 1.7 * values[1], "{keys:?} {values:?}");
     // The scale of values, used for keys, makes every score a thirtieth too small.
     let scales = [KvSide::Keys, KvSide::Values].map(|side| {
         let Trial { queries, keys } = &plain[0];
-        let kept = kept(keys, NONE, &named("turboquant", side));
+        let kept = kept(keys, NONE, &named("turboquant-mse", side));
         let of = |keys: &[Vec<f64>]| queries.iter().flat_map(|(q, _)| scores(q, keys)).collect::<Vec<_>>();
         let (exact, kept) = (of(keys), of(&kept));
         dot(&exact, &kept) / dot(&exact, &exact)

@@ -55,17 +55,17 @@ pub enum KernelForm {
 impl Codec {
     /// The codec of a form; `None` if it has no kernels.
     pub fn of(codec: KvForm) -> Option<Self> {
-        const TURBOQUANT: (&str, &str) = ("turboquant", wgsl!("shaders/kv/turboquant.wgsl"));
-        const S42: (&str, &str) = ("turboquant-s42", wgsl!("shaders/kv/turboquant-s42.wgsl"));
+        const LLOYD: (&str, &str) = ("turboquant-mse", wgsl!("shaders/kv/turboquant-mse.wgsl"));
+        const SPLIT: (&str, &str) = ("turboquant", wgsl!("shaders/kv/turboquant.wgsl"));
         let (form, (kernels, shader)) = match codec {
             KvForm::F16 => (KernelForm::Elements(2), ("f16", wgsl!("shaders/kv/f16.wgsl"))),
             KvForm::F32 => (KernelForm::Elements(1), ("f32", wgsl!("shaders/kv/f32.wgsl"))),
             KvForm::Q8_0 => (KernelForm::Blocks(8), ("q8_0", wgsl!("shaders/kv/q8_0.wgsl"))),
             KvForm::Q4_0 => (KernelForm::Blocks(4), ("q4_0", wgsl!("shaders/kv/q4_0.wgsl"))),
-            KvForm::Lloyd3 => (KernelForm::Lloyd(3), TURBOQUANT),
-            KvForm::Lloyd4 => (KernelForm::Lloyd(4), TURBOQUANT),
-            KvForm::Lloyd2Signs => (KernelForm::Signs, TURBOQUANT),
-            KvForm::Lloyd42 => (KernelForm::Split, S42),
+            KvForm::Lloyd3 => (KernelForm::Lloyd(3), LLOYD),
+            KvForm::Lloyd4 => (KernelForm::Lloyd(4), LLOYD),
+            KvForm::Lloyd2Signs => (KernelForm::Signs, LLOYD),
+            KvForm::Lloyd42 => (KernelForm::Split, SPLIT),
             KvForm::Opaque => return None,
             KvForm::Bf16 | KvForm::Q4_1 | KvForm::Q5_0 | KvForm::Q5_1 | KvForm::Iq4Nl => return None,
         };

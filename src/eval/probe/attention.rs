@@ -197,17 +197,17 @@ mod tests {
         // Scores have a deviation of 2, so the divergence of plain keys is twice the codec's `dim var`: see
         // ggml-types/tests/types/attention.rs. About half of these positions are read exactly, and do not
         // contribute to it.
-        let three = kl("f32", "turboquant", &far, 0.0);
+        let three = kl("f32", "turboquant-mse", &far, 0.0);
         assert!((0.02..0.06).contains(&three), "{three}");
         let four = kl("f32", "turboquant-4", &far, 0.0);
         assert!(4.0 * four < 1.5 * three && four > 1e-3, "{four}, {three}");
         // Without statistics the first half of the elements is no better than the second.
-        let split = kl("f32", "turboquant-s42", &far, 0.0);
+        let split = kl("f32", "turboquant", &far, 0.0);
         assert!((1.2 * three..2.5 * three).contains(&split), "{split}, {three}");
         // All positions that rows read up to there are exact.
-        assert!(kl("f32", "turboquant", &[10, 63, 127], 0.0) < 1e-5);
+        assert!(kl("f32", "turboquant-mse", &[10, 63, 127], 0.0) < 1e-5);
         // A common offset of channels costs nothing if it is subtracted, and much if it is not.
-        assert!(kl("f32", "turboquant", &far, 9.0) < 1.3 * three);
+        assert!(kl("f32", "turboquant-mse", &far, 9.0) < 1.3 * three);
         assert!(kl("f32", "q4_0", &far, 9.0) > 1.3 * kl("f32", "q4_0", &far, 0.0));
     }
 }

@@ -1,7 +1,7 @@
 //! Attention over windowed and rotated KV caches, and an f64 reference built on the codecs' own definition.
 
 use ggml_types::turboquant::{Codebook, KeyBasis, Lloyd, Rotation, ScaleRule, Split};
-use ggml_types::{KvCodec, KvSide, kv_by_name};
+use ggml_types::{KvCodec, KvSide, kv_by_name, kv_on};
 use half::f16;
 use sterna::backend::Backend;
 use sterna::program::{
@@ -338,7 +338,7 @@ impl Attention {
             n_kv_heads,
             head_dim,
             k: codec(k),
-            v: codec(v),
+            v: kv_on(KvSide::Values, codec(v)),
             basis: None,
             window,
             sliding: None,

@@ -1,66 +1,81 @@
-// TurboQuant: Lloyd-Max codes, indices of a table in the cache's parameters.
+// turboquant: keys in two groups of head_dim / 2 elements, with Lloyd-Max codes of 4 and of 2 bits.
 //
-// A chunk of 32 codes takes as many words as a code has bits:
-//   turboquant-4, 4 bits: 8 codes per word
-//   turboquant, 3 bits: the low two bits of 16 codes in each of the first two words, the top bits in the
-//     third
-//   tq3_0, 2 bits and a sign: 16 codes in each of the first two words; in the third the signs of the
-//     projection of the residual, 1 if not negative
-#if codec.bits == 4
-const #{SIDE}_BITS: u32 = 4u;
+// The words of a position are those of the first group, 8 codes each, then those of the second, 16 codes
+// each. Its two scales are bytes, the first group's first; two positions share a word of scales. A byte is a
+// logarithm (LogScale in ggml-types/src/turboquant/split.rs).
 
-// Codes that share the words of a run, and the indices of these words in the chunk.
-const #{SIDE}_RUN: u32 = 8u;
-
-fn #{side}_words_of(run: u32) -> vec2<u32> {
-    return vec2(run);
-}
-
-fn #{side}_code_in(words: vec2<u32>, i: u32) -> u32 {
-    return (words.x >> (4u * (i % 8u))) & 15u;
-}
-#else
-const #{SIDE}_BITS: u32 = 3u;
-
-// Codes that share the words of a run, and the indices of these words in the chunk; the second has top bits
-// or signs.
-const #{SIDE}_RUN: u32 = 16u;
-
-fn #{side}_words_of(run: u32) -> vec2<u32> {
-    return vec2(run, 2u);
-}
-
-fn #{side}_code_in(words: vec2<u32>, i: u32) -> u32 {
-#if codec.form == "signs"
-    return (words.x >> (2u * (i % 16u))) & 3u;
-#else
-    return ((words.x >> (2u * (i % 16u))) & 3u) | (((words.y >> i) & 1u) << 2u);
-#endif
-}
-#endif
-
-// Values of the codes, in workgroup memory for all threads.
-var<workgroup> #{side}_table: array<f32, 16>;
+// Values of the codes of both groups, in workgroup memory for all threads.
+var<workgroup> #{side}_table: array<f32, 20>;
 
 fn #{side}_prepare() {
     if (thread < 16u) {
         #{side}_table[thread] = params.#{side}.numbers[thread / 4u][thread % 4u];
+    } else if (thread < 20u) {
+        #{side}_table[thread] = params.#{side}.second_numbers[thread - 16u];
     }
 }
 
-fn #{side}_number_of(code: u32) -> f32 {
-    return #{side}_table[code];
+// Bits of a code of a group.
+fn #{side}_bits_of(group: u32) -> u32 {
+    return 4u >> group;
 }
 
+fn #{side}_number_of(group: u32, code: u32) -> f32 {
+    return #{side}_table[16u * group + code];
+}
+
+// Word of a position that has the code of an element of a group.
+fn #{side}_word_of(group: u32, i: u32) -> u32 {
+    return group * (params.cache.head_dim / 16u) + i * #{side}_bits_of(group) / 32u;
+}
+
+// Code i of a group, from its word.
+fn #{side}_code_in(word: u32, group: u32, i: u32) -> u32 {
+    let bits = #{side}_bits_of(group);
+    return extractBits(word, i * bits % 32u, bits);
+}
+
+// Steps of a logarithmic scale in an octave.
+const SCALE_STEPS: f32 = 30.0;
+
 #if writes
-fn put_code(words: ptr<function, array<u32, SIDE_BITS>>, i: u32, code: u32) {
-#if codec.bits == 4
-    (*words)[i / 8u] |= code << (4u * (i % 8u));
-#elif codec.form == "signs"
-    (*words)[i / 16u] |= code << (2u * (i % 16u));
+// The code of a scale, rounded, before it is clamped to 1 to 255; 0 if the scale is 0.
+fn log_of_scale(scale: f32, group: u32) -> f32 {
+    if (scale <= 0.0) {
+        return 0.0;
+    }
+    let steps = SCALE_STEPS * log2(scale / params.#{side}.scale_unit);
+    return trunc(steps + 0.5 * sign(steps)) + f32(params.#{side}.scale_ones[group]);
+}
 #else
-    (*words)[i / 16u] |= (code & 3u) << (2u * (i % 16u));
-    (*words)[2] |= (code >> 2u) << i;
-#endif
+fn #{side}_scale_of_code(code: u32, group: u32) -> f32 {
+    if (code == 0u) {
+        return 0.0;
+    }
+    let octaves = (f32(code) - f32(params.#{side}.scale_ones[group])) / SCALE_STEPS;
+    return params.#{side}.scale_unit * exp2(octaves);
+}
+
+// The scales of both groups of a position.
+fn #{side}_scales_of(at: u32, place: u32) -> vec2<f32> {
+    let codes = #{side}s[at + params.#{side}.scales_at + place / 2u] >> (16u * (place % 2u));
+    return vec2(
+        #{side}_scale_of_code(codes & 255u, 0u),
+        #{side}_scale_of_code((codes >> 8u) & 255u, 1u),
+    );
+}
+
+// Four neighbouring elements, which share the same word.
+fn #{side}_code_quad(at: u32, place: u32, quad: u32) -> vec4<f32> {
+    let group = select(0u, 1u, 8u * quad >= params.cache.head_dim);
+    let i = 4u * quad - group * (params.cache.head_dim / 2u);
+    let word = #{side}s[at + #{side}_word(#{side}_word_of(group, i), place, params.#{side}.code_words)];
+    let numbers = vec4(
+        #{side}_number_of(group, #{side}_code_in(word, group, i)),
+        #{side}_number_of(group, #{side}_code_in(word, group, i + 1u)),
+        #{side}_number_of(group, #{side}_code_in(word, group, i + 2u)),
+        #{side}_number_of(group, #{side}_code_in(word, group, i + 3u)),
+    );
+    return numbers * #{side}_scales_of(at, place)[group];
 }
 #endif
