@@ -1,7 +1,7 @@
 // turboquant KV cache: keys, less their mean, in the basis of their head and in two groups of 4-bit and
 // 2-bit codes; values as in turboquant-mse.
 #include "../stage/append.cuh"
-#include "../stage/attend_mma_codes.cuh"
+#include "../stage/attend_groups.cuh"
 
 KERNEL(append__turboquant, AppendParams, APPEND_THREADS) { append<KeysInGroups>(p); }
 RESIDENT_KERNEL(attend__turboquant, AttendCodesParams, ATTEND_THREADS, 3) { attend_codes<KeysInGroups>(p); }

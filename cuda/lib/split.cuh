@@ -8,11 +8,8 @@
 #include "codes.cuh"
 #include "rotate.cuh"
 
+// In one kernel file only, since each would have its own.
 CONSTANT(SplitParams, split_params, CODES_DIMS);
-
-DEVICE const SplitParams& split_of(uint32_t head_dim) {
-    return split_params[__popc(head_dim / CODES_MIN_DIM - 1)];
-}
 
 // Steps of the logarithm of a scale per octave.
 constexpr float kScaleSteps = 30.0f;
@@ -26,6 +23,10 @@ struct Codes42 {
     struct Query {};
     // 4-bit codes.
     using Piece = uint2;
+
+    DEVICE static const SplitParams& params(uint32_t head_dim) {
+        return split_params[__popc(head_dim / CODES_MIN_DIM - 1)];
+    }
 
     // Eight 2-bit codes of a word, the low or (odd = 1) the high ones, as 4-bit codes.
     DEVICE static uint32_t four_bits(uint32_t word, uint32_t odd) {
@@ -65,9 +66,9 @@ struct Codes42 {
     // Scale of a group, times the step size of its table.
     DEVICE static float scale(uint32_t head_dim, uint16_t codes, uint32_t group) {
         uint32_t code = codes >> (8 * group) & 255u;
-        const SplitParams& params = split_of(head_dim);
+        const SplitParams& of_dim = params(head_dim);
         // Both are read, each by all lanes at one address of constant memory.
-        float biases[2] = {params.groups[0].bias, params.groups[1].bias};
+        float biases[2] = {of_dim.groups[0].bias, of_dim.groups[1].bias};
         float bias = group == 0 ? biases[0] : biases[1];
         return code == 0 ? 0.0f : exp2_fast(fmaf(float(code), 1.0f / kScaleSteps, bias));
     }
@@ -93,7 +94,7 @@ struct KeysInGroups {
     DEVICE static void key_table(
         const CodedKvParams& kv, uint32_t piece, uint32_t n_pieces, uint32_t (&to)[2]
     ) {
-        const SplitParams& params = split_of(kv.head_dim);
+        const SplitParams& params = Keys::params(kv.head_dim);
 #pragma unroll
         for (uint32_t i = 0; i < 2; i++) {
             uint32_t tables[2] = {params.groups[0].table[i], params.groups[1].table[i]};
@@ -104,7 +105,7 @@ struct KeysInGroups {
     // Loads a vector and transforms it as the cache requires. All lanes of a warp call it.
     DEVICE static Vector load(const CodedKvParams& kv, const float* from, uint32_t head, Part part) {
         if (part == Part::kValue) return load_rotated(kv, from);
-        const SplitParams& params = split_of(kv.head_dim);
+        const SplitParams& params = Keys::params(kv.head_dim);
         const KeyPlace* places = kv.bases + head * kv.head_dim;
         Vector v;
         v.n = kv.head_dim / kWarpSize;

@@ -14,7 +14,7 @@
 
 #include "../lib/codes.cuh"
 #include "../lib/reduce.cuh"
-#include "../lib/split.cuh"
+#include "../lib/rotate.cuh"
 #include "../lib/step.cuh"
 
 struct AppendRoom {
@@ -208,7 +208,7 @@ struct Appended {
     DEVICE void encode_groups(
         const CodedPage<C>& to, uint32_t pos, const Vector& y, uint8_t* codes
     ) const {
-        const SplitParams& params = split_of(head_dim());
+        const SplitParams& params = C::params(head_dim());
         auto in_second = [&](uint32_t j) { return Vector::elem(j) >= head_dim() / 2; };
         float squares[2] = {}, along[2] = {}, unit[2];
 #pragma unroll

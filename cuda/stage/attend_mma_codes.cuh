@@ -263,9 +263,9 @@ struct CodesSource {
     DEVICE void transform_back(Vector& v) const { ::transform_back(v, p.kv.codes); }
 };
 
-static_assert(sizeof(CodesSource<KeysInGroups, 64>::Shared) <= ATTEND_MMA_CODES_SHARED_BYTES_64,
+static_assert(sizeof(CodesSource<Alike<Codes3>, 64>::Shared) <= ATTEND_MMA_CODES_SHARED_BYTES_64,
     "the host asks for less");
-static_assert(sizeof(CodesSource<KeysInGroups, 128>::Shared) <= ATTEND_MMA_CODES_SHARED_BYTES_128,
+static_assert(sizeof(CodesSource<Alike<Codes3>, 128>::Shared) <= ATTEND_MMA_CODES_SHARED_BYTES_128,
     "the host asks for less");
-static_assert(sizeof(CodesSource<KeysInGroups, 256>::Shared) <= ATTEND_MMA_CODES_SHARED_BYTES_256,
+static_assert(sizeof(CodesSource<Alike<Codes3>, 256>::Shared) <= ATTEND_MMA_CODES_SHARED_BYTES_256,
     "the host asks for less");

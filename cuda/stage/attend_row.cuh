@@ -322,7 +322,7 @@ struct PageMeans {
 };
 
 // A lane's share of a key in codes of K: D / 4 elements, from D / 64 pieces. Each piece is multiplied in two
-// halves, whose products are summed separately.
+// halves, whose products are summed separately. Specialised for keys in two groups (attend_groups.cuh).
 template <class K, int D>
 struct KeyShare {
     typename K::template Row<D / 64> row;
@@ -337,37 +337,6 @@ struct KeyShare {
     }
     // Value of one unit of a product of bytes with a query whose step is 1, but for the scale of the key.
     DEVICE static float unit(const CodedKvParams& kv) { return kv.codes.unit; }
-};
-
-// A share of a key in two groups: D / 8 elements of each, so that a piece has eight of each.
-template <int D>
-struct KeyShare<Codes42, D> {
-    static constexpr uint32_t kFirst = D / 64, kSecond = D > 64 ? D / 128 : 1;
-    uint32_t first[kFirst], second[kSecond];
-
-    DEVICE void load(const uint8_t* vector, uint32_t member) {
-        load_words(vector + 4 * kFirst * member, first);
-        // With D = 64, two lanes share a word.
-        load_words(vector + D / 4 + 4 * (D > 64 ? kSecond * member : member / 2), second);
-    }
-    DEVICE void bytes(uint32_t piece, const CodedKvParams&, uint32_t (&out)[4]) const {
-        const SplitParams& params = split_of(D);
-        uint32_t odd = D > 64 ? piece % 2 : Place().member % 2;
-        uint32_t eight = Codes42::four_bits(second[D > 64 ? piece / 2 : 0], odd);
-        Codes4::bytes_of_eight(first[piece], params.groups[0].table, out[0], out[1]);
-        Codes4::bytes_of_eight(eight, params.groups[1].table, out[2], out[3]);
-    }
-    DEVICE static void load_query(const uint32_t* bytes, uint32_t (&to)[D / 16]) {
-        Place at(recomputed(threadIdx.x));
-#pragma unroll
-        for (uint32_t group = 0; group < 2; group++) {
-            uint32_t words[D / 32];
-            load_words(bytes + at.quartet * kBytesPitch<D> + group * (D / 8) + at.member * (D / 32), words);
-#pragma unroll
-            for (uint32_t i = 0; i < D / 32; i++) to[4 * (i / 2) + 2 * group + i % 2] = words[i];
-        }
-    }
-    DEVICE static float unit(const CodedKvParams&) { return 1.0f; }
 };
 
 // Operands of scores of codes of K: the bytes of head `quartet`, and of heads 2 member + {0, 1} the value of

@@ -136,7 +136,7 @@ fn heads_of_every_shape_over_codes() {
     {
         for &(n_kv_heads, group, head_dim) in shapes {
             let heads = Heads { n_kv_heads, group, head_dim, value_scale: 1.0 };
-            let bases = (codec == "turboquant").then(|| leak(bases(head_dim, false)));
+            let bases = (codec == "turboquant").then(|| &leak(bases(head_dim, false))[..n_kv_heads]);
             let rule = Rule { bits, bases, ..RIGHT };
             let window = KvWindow { sink_pages: rule.sink_pages, newest_pages: rule.window_pages };
             let mut attention = Attention::new(heads, codec, codec, window);
