@@ -659,13 +659,17 @@ bool simt_find(const char* name, SimtKernel* kernel) {
 }
 
 bool simt_constant(const char* name, const char* unit, void** at, size_t* bytes) {
+    const Constant* found = nullptr;
     for (const Constant* constant = constants; constant; constant = constant->next) {
         if (strcmp(constant->name, name) != 0 || (unit && strcmp(constant->unit, unit) != 0)) continue;
-        *at = constant->at;
-        *bytes = constant->bytes;
-        return true;
+        // Each kernel file has its own; without a unit it is not clear which one is meant.
+        if (found) return false;
+        found = constant;
     }
-    return false;
+    if (!found) return false;
+    *at = found->at;
+    *bytes = found->bytes;
+    return true;
 }
 
 SimtLaunch* simt_begin(SimtDevice* device, const SimtConfig* config, const void* params, char* error,
