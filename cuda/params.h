@@ -829,10 +829,11 @@ struct ExpertsParams {
     uint32_t chunks;
     /* True if the inputs are batch rows. */
     uint32_t of_step;
-    uint32_t reserved;
+    /* True if the sums are added to x, false if they replace it. */
+    uint32_t adds;
 };
 
-/* x[r] += sum of weight x product over the row's slots. */
+/* x[r] += sum of weight x product over the row's slots, or x[r] = the sum. */
 struct MixParams {
     struct StepTables step;
     struct RoutesParams routes;
@@ -841,7 +842,8 @@ struct MixParams {
     /* [rows, cols] */
     POINTER(float) x;
     uint32_t cols;
-    uint32_t reserved;
+    /* As in ExpertsParams. */
+    uint32_t adds;
 };
 
 struct LogitsParams {

@@ -108,7 +108,8 @@ DEVICE void experts(const ExpertsParams& p) {
         uint32_t col = (at / width * gridDim.x + blockIdx.x) * width + at % width;
         if (col >= p.outputs) continue;
         float* x = p.x + uint64_t(r) * p.outputs + col;
-        *x += mixed(routes, r, p.out, p.outputs, col);
+        float sum = mixed(routes, r, p.out, p.outputs, col);
+        *x = p.adds ? *x + sum : sum;
     }
 }
 

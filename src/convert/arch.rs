@@ -371,6 +371,54 @@ const EXPERTS: &[Rule] = &[
     matrix(&["mlp.experts.*.up_proj.weight"], "ffn_up_exps.weight", &[ExpertFfn, Hidden], Change::Stack),
     matrix(&["mlp.experts.*.down_proj.weight"], "ffn_down_exps.weight", &[Hidden, ExpertFfn], Change::Stack),
 ];
+const ERNIE_BIAS: Rule = maybe(
+    &["mlp.moe_statics.e_score_correction_bias", "mlp.gate.moe_statics.e_score_correction_bias"],
+    "exp_probs_b.bias",
+    &[One, Experts],
+    Change::None,
+);
+/// The shared experts, without the bias of the router.
+const SHARED_ONLY: &[Rule] = &[SHARED_EXPERTS[1], SHARED_EXPERTS[2], SHARED_EXPERTS[3]];
+const HUNYUAN_EXPERTS: &[Rule] = &[
+    plain(&["mlp.gate.wg.weight"], "ffn_gate_inp.weight", &[Experts, Hidden]),
+    EXPERTS[1],
+    EXPERTS[2],
+    EXPERTS[3],
+    matrix(&["mlp.shared_mlp.gate_proj.weight"], "ffn_gate_shexp.weight", &[SharedFfn, Hidden], Change::None),
+    matrix(&["mlp.shared_mlp.up_proj.weight"], "ffn_up_shexp.weight", &[SharedFfn, Hidden], Change::None),
+    matrix(&["mlp.shared_mlp.down_proj.weight"], "ffn_down_shexp.weight", &[Hidden, SharedFfn], Change::None),
+];
+const AFMOE_LAYER: &[Rule] = &[
+    plain(&["input_layernorm.weight"], "attn_norm.weight", &[Hidden]),
+    plain(&["post_attention_layernorm.weight"], "post_attention_norm.weight", &[Hidden]),
+    plain(&["pre_mlp_layernorm.weight"], "ffn_norm.weight", &[Hidden]),
+    plain(&["post_mlp_layernorm.weight"], "post_ffw_norm.weight", &[Hidden]),
+    matrix(&["self_attn.gate_proj.weight"], "attn_gate.weight", &[Q, Hidden], Change::None),
+];
+const AFMOE_EXPERTS: &[Rule] = &[
+    plain(&["mlp.router.gate.weight"], "ffn_gate_inp.weight", &[Experts, Hidden]),
+    plain(&["mlp.expert_bias"], "exp_probs_b.bias", &[Experts]),
+    EXPERTS[1],
+    EXPERTS[2],
+    EXPERTS[3],
+];
+const LFM2_EXPERTS: &[Rule] = &[
+    plain(&["feed_forward.gate.weight"], "ffn_gate_inp.weight", &[Experts, Hidden]),
+    plain(&["feed_forward.expert_bias"], "exp_probs_b.bias", &[Experts]),
+    matrix(
+        &["feed_forward.experts.*.w1.weight"],
+        "ffn_gate_exps.weight",
+        &[ExpertFfn, Hidden],
+        Change::Stack,
+    ),
+    matrix(&["feed_forward.experts.*.w3.weight"], "ffn_up_exps.weight", &[ExpertFfn, Hidden], Change::Stack),
+    matrix(
+        &["feed_forward.experts.*.w2.weight"],
+        "ffn_down_exps.weight",
+        &[Hidden, ExpertFfn],
+        Change::Stack,
+    ),
+];
 const GEMMA_GLOBALS: &[Rule] = &[
     Rule { change: Change::CutVocab, ..GLOBALS[0] },
     plus_one(&["model.norm.weight"], "output_norm.weight", &[Hidden]),
@@ -420,6 +468,14 @@ const GEMMA4_LAYER: &[Rule] = &[
     maybe_matrix(&["self_attn.v_proj.weight"], "attn_v.weight", &[Kv, Hidden]),
     matrix(&["self_attn.o_proj.weight"], "attn_output.weight", &[Hidden, Q], Change::None),
     maybe(&["layer_scalar"], "layer_output_scale.weight", &[One], Change::None),
+    maybe(&["router.proj.weight"], "ffn_gate_inp.weight", &[Experts, Hidden], Change::None),
+    maybe(&["router.scale"], "ffn_gate_inp.scale", &[Hidden], Change::None),
+    maybe(&["router.per_expert_scale"], "ffn_down_exps.scale", &[Experts], Change::None),
+    maybe_matrix(&["experts.gate_up_proj"], "ffn_gate_up_exps.weight", &[Experts, ExpertGateUp, Hidden]),
+    maybe_matrix(&["experts.down_proj"], "ffn_down_exps.weight", &[Experts, Hidden, ExpertFfn]),
+    maybe(&["pre_feedforward_layernorm_2.weight"], "pre_ffw_norm_2.weight", &[Hidden], Change::None),
+    maybe(&["post_feedforward_layernorm_1.weight"], "post_ffw_norm_1.weight", &[Hidden], Change::None),
+    maybe(&["post_feedforward_layernorm_2.weight"], "post_ffw_norm_2.weight", &[Hidden], Change::None),
     maybe_matrix(&["per_layer_input_gate.weight"], "inp_gate.weight", &[LayerInput, Hidden]),
     maybe_matrix(&["per_layer_projection.weight"], "proj.weight", &[Hidden, LayerInput]),
     maybe(&["post_per_layer_input_norm.weight"], "post_norm.weight", &[Hidden], Change::None),
@@ -822,6 +878,42 @@ pub static ARCHITECTURES: &[Architecture] = &[
         ..LLAMA
     },
     Architecture {
+        classes: &["Dots1ForCausalLM"],
+        name: |config| gated(config, &["silu"], "dots1"),
+        layer: &[NORMS, HEAD_NORMS, ATTN_HALVES, ATTN_OTHERS, EXPERTS, SHARED_EXPERTS],
+        dense_first: &[NORMS, HEAD_NORMS, ATTN_HALVES, ATTN_OTHERS, MLP],
+        // Defaults of Dots1Config.
+        defaults: &[("rms_norm_eps", 1e-6)],
+        ..LLAMA
+    },
+    Architecture {
+        classes: &["Ernie4_5_MoeForCausalLM"],
+        name: ernie4_5_moe,
+        // RoPE rotates adjacent elements in both formats.
+        layer: &[NORMS, ATTN_HALVES, ATTN_OTHERS, EXPERTS, SHARED_ONLY, &[ERNIE_BIAS]],
+        dense_first: &[NORMS, ATTN_HALVES, ATTN_OTHERS, MLP],
+        tied: true,
+        // Defaults of Ernie4_5_MoeConfig.
+        defaults: &[("rms_norm_eps", 1e-5), ("rope_theta", 500_000.0), ("moe_layer_start_index", 1.0)],
+        ..LLAMA
+    },
+    Architecture {
+        classes: &["AfmoeForCausalLM"],
+        name: afmoe,
+        layer: &[AFMOE_LAYER, HEAD_NORMS, ATTN_HALVES, ATTN_OTHERS, AFMOE_EXPERTS, SHARED_ONLY],
+        dense_first: &[AFMOE_LAYER, HEAD_NORMS, ATTN_HALVES, ATTN_OTHERS, MLP],
+        // Defaults of AfmoeConfig.
+        defaults: &[("rms_norm_eps", 1e-5), ("head_dim", 128.0), ("sliding_window", 1024.0)],
+        windows: Some(4),
+        ..LLAMA
+    },
+    Architecture {
+        classes: &["Qwen2MoeForCausalLM"],
+        name: qwen2moe,
+        layer: &[NORMS, ATTN_HALVES, ATTN_OTHERS, QKV_BIASES, EXPERTS, SHARED_EXPERT],
+        ..LLAMA
+    },
+    Architecture {
         classes: &["Glm4ForCausalLM"],
         name: |config| gated(config, &["silu"], "glm4"),
         // RoPE rotates adjacent elements in both formats.
@@ -850,6 +942,24 @@ pub static ARCHITECTURES: &[Architecture] = &[
         // Defaults of Lfm2Config.
         defaults: &[("norm_eps", 1e-5), ("conv_L_cache", 3.0), ("rope_theta", 1e6)],
         rope: Rope::Base,
+        ..LLAMA
+    },
+    Architecture {
+        classes: &["Lfm2MoeForCausalLM"],
+        name: lfm2moe,
+        globals: LFM2_GLOBALS,
+        layer: &[LFM2_NORMS, ATTN_HALVES, LFM2_ATTENTION, LFM2_EXPERTS],
+        delta: &[LFM2_NORMS, SHORT_CONV, LFM2_EXPERTS],
+        dense_first: &[LFM2_NORMS, SHORT_CONV, LFM2_MLP],
+        recurrent: Some(Recurrent::lfm2moe),
+        tied: true,
+        // Defaults of Lfm2MoeConfig.
+        defaults: &[
+            ("norm_eps", 1e-5),
+            ("conv_L_cache", 3.0),
+            ("rope_theta", 1e6),
+            ("num_dense_layers", 2.0),
+        ],
         ..LLAMA
     },
     QWEN35,
@@ -956,6 +1066,17 @@ pub static ARCHITECTURES: &[Architecture] = &[
         layer: &[NORMS, HUNYUAN_NORMS, ATTN_HALVES, ATTN_OTHERS, MLP],
         // Defaults of HunYuanDenseV1Config.
         defaults: &[("rms_norm_eps", 1e-5)],
+        ..LLAMA
+    },
+    Architecture {
+        classes: &["HunYuanMoEV1ForCausalLM"],
+        name: |config| gated(config, &["silu"], "hunyuan-moe"),
+        layer: &[NORMS, HUNYUAN_NORMS, ATTN_HALVES, ATTN_OTHERS, HUNYUAN_EXPERTS],
+        // No layer is dense.
+        dense_first: &[NORMS],
+        expert_width: "intermediate_size",
+        // Defaults of HunYuanMoEV1Config, which has no key for the shared expert.
+        defaults: &[("rms_norm_eps", 1e-5), ("num_shared_expert", 1.0)],
         ..LLAMA
     },
     Architecture {
@@ -1152,10 +1273,8 @@ fn gemma2(config: &Config) -> Result<&'static str, ConvertError> {
 }
 
 fn gemma4(config: &Config) -> Result<&'static str, ConvertError> {
-    for key in ["enable_moe_block", "attention_bias"] {
-        if config.bool(&[key]) == Some(true) {
-            return Err(config.wrong(key, "false", config.get(&[key])));
-        }
+    if config.bool(&["attention_bias"]) == Some(true) {
+        return Err(config.wrong("attention_bias", "false", config.get(&["attention_bias"])));
     }
     if config.str(&["use_bidirectional_attention"]) == Some("all") {
         let found = config.get(&["use_bidirectional_attention"]);
@@ -1189,6 +1308,47 @@ fn qwen3moe(config: &Config) -> Result<&'static str, ConvertError> {
     // The default of transformers is false, but the published models set true.
     sums_to_one(config, config.bool(&["norm_topk_prob"]) == Some(true))?;
     all_experts(config, "qwen3moe")
+}
+
+/// GGUF's readers do not divide by the sum.
+fn qwen2moe(config: &Config) -> Result<&'static str, ConvertError> {
+    const KEY: &str = "norm_topk_prob";
+    match config.bool(&[KEY]) {
+        Some(true) => Err(config.wrong(KEY, "false: readers of GGUF do not normalise", config.get(&[KEY]))),
+        _ => all_experts(config, "qwen2moe"),
+    }
+}
+
+fn ernie4_5_moe(config: &Config) -> Result<&'static str, ConvertError> {
+    const LAST: &str = "moe_layer_end_index";
+    let found = config.get(&[LAST]);
+    let n_layers = config.require(&["num_hidden_layers"])? as i64;
+    match found.and_then(Json::as_i64).is_some_and(|last| last != -1 && last + 1 < n_layers) {
+        true => Err(config.wrong(LAST, "the last layer, or -1", found)),
+        false => gated(config, &["silu"], "ernie4_5-moe"),
+    }
+}
+
+/// Files have no key for the factor on the embedding and for the router.
+fn afmoe(config: &Config) -> Result<&'static str, ConvertError> {
+    const SCORES: &str = "score_func";
+    const FACTOR: &str = "mup_enabled";
+    if config.bool(&[FACTOR]) != Some(true) {
+        return Err(config.wrong(FACTOR, "true", config.get(&[FACTOR])));
+    }
+    if config.str(&[SCORES]).is_some_and(|scores| scores != "sigmoid") {
+        return Err(config.wrong(SCORES, "sigmoid", config.get(&[SCORES])));
+    }
+    gated(config, &["silu"], "afmoe")
+}
+
+fn lfm2moe(config: &Config) -> Result<&'static str, ConvertError> {
+    for key in ["norm_topk_prob", "use_expert_bias"] {
+        if config.bool(&[key]) == Some(false) {
+            return Err(config.wrong(key, "true", config.get(&[key])));
+        }
+    }
+    gated(config, &["silu"], "lfm2moe")
 }
 
 fn qwen3next(config: &Config) -> Result<&'static str, ConvertError> {

@@ -138,13 +138,19 @@ impl Config {
         }
     }
 
-    /// A count of at least 1 from the first of these keys.
+    /// A count of at least 1 from the first of these keys; or that of a list with the same count for all
+    /// layers.
     ///
     /// # Errors
     /// [`ConvertError::File`] for any other value.
     pub fn count(&self, keys: &[&str]) -> Result<Option<usize>, ConvertError> {
         let is_count = |number: f64| number.fract() == 0.0 && (1.0..=MAX_COUNT as f64).contains(&number);
-        match self.number(keys)? {
+        let list = self.get(keys).and_then(Json::as_array).filter(|list| list.iter().all(|n| *n == list[0]));
+        let found = match list.and_then(|list| list.first()?.as_f64()) {
+            Some(number) => Some(number),
+            None => self.number(keys)?,
+        };
+        match found {
             None => Ok(None),
             Some(number) if is_count(number) => Ok(Some(number as usize)),
             Some(_) => Err(self.wrong(keys[0], "a whole number from 1 to 2^30", self.get(keys))),

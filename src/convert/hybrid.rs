@@ -25,8 +25,6 @@ pub struct Hybrid {
     pub n_heads: usize,
     /// Length of each head.
     pub head_dim: usize,
-    /// Width of the shared expert.
-    pub shared_ffn: Option<usize>,
     /// True for layers with a delta net, if the configuration lists them.
     listed: Option<Vec<bool>>,
     /// Interval of attention layers, if it does not.
@@ -63,15 +61,11 @@ impl Hybrid {
         if taps != TAPS {
             return wrong("linear_conv_kernel_dim", TAPS.to_string());
         }
-        let has_experts = !arch.fused.is_empty();
-        let shared_ffn =
-            has_experts.then(|| config.require(&["shared_expert_intermediate_size"])).transpose()?;
         let (rotated, sections) = rope(config, head_dim)?;
         Ok(Self {
             n_key_heads,
             n_heads,
             head_dim: key_dim,
-            shared_ffn,
             listed: listed(config, n_layers)?,
             period: config.count(&["full_attention_interval"])?.unwrap_or(PERIOD),
             rotated,
@@ -111,9 +105,6 @@ impl Hybrid {
             // GGUF has a fourth section, which these models do not use.
             let sections = sections.iter().chain([&0]).map(|n| *n as i32);
             set("rope.dimension_sections", Value::Array(Array::from_i32s(sections)));
-        }
-        if let Some(ffn) = self.shared_ffn {
-            set("expert_shared_feed_forward_length", count(ffn));
         }
     }
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::Value as Json;
 
-use super::arch::{Architecture, Rope};
+use super::arch::{Architecture, Dim, Rope};
 use super::card::Front;
 use super::config::{Config, RopeScaling};
 use super::names::Components;
@@ -142,6 +142,12 @@ pub fn write(
     }
     if let Some(sparse) = &shape.sparse {
         sparse.write(&mut set);
+        if sparse.n_shared > 0 {
+            set("expert_shared_feed_forward_length", count(shape.len(Dim::SharedFfn)));
+        }
+    }
+    if let Some(ffn) = shape.shared_ffn {
+        set("expert_shared_feed_forward_length", count(ffn));
     }
     if let Some(hybrid) = &shape.hybrid {
         hybrid.write(&mut set);

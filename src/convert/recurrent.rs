@@ -34,6 +34,14 @@ impl Recurrent {
         })
     }
 
+    /// Likewise, with experts; the width of the other networks is not adjusted.
+    ///
+    /// # Errors
+    /// As [`lfm2`](Self::lfm2).
+    pub fn lfm2moe(config: &Config) -> Result<Self, ConvertError> {
+        Ok(Self { ffn: None, ..Self::lfm2(config)? })
+    }
+
     /// Writes the keys with the architecture's prefix.
     pub fn write(&self, n_kv_heads: usize, vocab: usize, mut set: impl FnMut(&str, Value)) {
         let kv_heads = self.layers.iter().map(|recurs| if *recurs { 0 } else { n_kv_heads as i32 });

@@ -36,6 +36,8 @@ pub struct Shape {
     /// Layers before the first with experts, the width of the shared experts together, and the MTP blocks
     /// after the layers, for architectures whose first layers have no experts.
     pub sparse: Option<Sparse>,
+    /// Width of a shared expert that has a share per row.
+    pub shared_ffn: Option<usize>,
     /// Layers with a delta net, for architectures that have them.
     pub hybrid: Option<Hybrid>,
     /// Layers with a short convolution, for architectures that have them.
@@ -53,10 +55,14 @@ pub struct Shape {
 pub struct Sparse {
     /// Layers before the first with experts.
     pub n_dense: usize,
+    /// Distance between layers with experts after those.
+    pub step: usize,
     /// Experts that every row uses.
     pub n_shared: usize,
     /// Multi-token prediction (MTP) blocks.
     pub n_mtp: usize,
+    /// True if the router is a softmax, false if it is a sigmoid.
+    pub softmax: bool,
     /// Factor on the weights of the chosen experts.
     pub scale: f64,
     /// True if these weights are divided by their sum.
@@ -67,29 +73,43 @@ pub struct Sparse {
 
 impl Sparse {
     fn read(config: &Config) -> Result<Self, ConvertError> {
-        let or = |key: &'static str, default| config.count(&[key]).map(|found| found.unwrap_or(default));
+        const SHARED: &[&str] =
+            &["n_shared_experts", "num_shared_experts", "moe_num_shared_experts", "num_shared_expert"];
+        let or = |keys: &[&'static str], default| config.count(keys).map(|found| found.unwrap_or(default));
         Ok(Self {
-            n_dense: or("first_k_dense_replace", 0)?,
-            n_shared: config.require(&["n_shared_experts"])?,
-            n_mtp: or("num_nextn_predict_layers", 0)?,
-            scale: config.positive(&["routed_scaling_factor"])?.unwrap_or(1.0),
-            normalise: config.bool(&["norm_topk_prob"]) != Some(false),
-            groups: [or("n_group", 1)?, or("topk_group", 1)?],
+            n_dense: or(&["first_k_dense_replace", "num_dense_layers", "moe_layer_start_index"], 0)?,
+            step: or(&["moe_layer_interval"], 1)?.max(1),
+            n_shared: or(SHARED, 0)?,
+            n_mtp: or(&["num_nextn_predict_layers"], 0)?,
+            softmax: matches!(config.str(&["model_type"]), Some("ernie4_5_moe" | "hunyuan_v1_moe")),
+            scale: config.positive(&["routed_scaling_factor", "route_scale"])?.unwrap_or(1.0),
+            normalise: config.bool(&["norm_topk_prob", "route_norm"]) != Some(false),
+            groups: [or(&["n_group"], 1)?, or(&["topk_group"], 1)?],
         })
     }
 
-    /// Writes its keys; the router is a sigmoid with a bias.
+    /// True for a layer with experts.
+    pub fn is_at(&self, layer: usize) -> bool {
+        layer >= self.n_dense && (layer + 1).is_multiple_of(self.step)
+    }
+
+    /// Writes its keys.
     pub fn write(&self, mut set: impl FnMut(&str, Value)) {
         let count = |n: usize| Value::U32(n as u32);
         set("leading_dense_block_count", count(self.n_dense));
-        set("expert_shared_count", count(self.n_shared));
-        set("expert_gating_func", count(2));
+        if self.step > 1 {
+            set("interleave_moe_layer_step", count(self.step));
+        }
+        set("expert_gating_func", count(if self.softmax { 1 } else { 2 }));
         set("expert_weights_scale", Value::F32(self.scale as f32));
         set("expert_weights_norm", Value::Bool(self.normalise));
         set("expert_group_count", count(self.groups[0]));
         set("expert_group_used_count", count(self.groups[1]));
-        // MTP blocks are not converted.
-        set("nextn_predict_layers", count(0));
+        if self.n_shared > 0 {
+            set("expert_shared_count", count(self.n_shared));
+            // Only such models have MTP blocks, which are not converted.
+            set("nextn_predict_layers", count(0));
+        }
     }
 }
 
@@ -124,9 +144,10 @@ impl Shape {
             None if has_experts_alone => None,
             None => Some(config.require(&["intermediate_size"])?),
         };
-        let experts = match config.count(&["num_experts", "num_local_experts", "n_routed_experts"])? {
+        const COUNT: &[&str] = &["num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"];
+        let experts = match config.count(COUNT)? {
             Some(n) => {
-                let used = config.require(&["num_experts_per_tok"])?;
+                let used = config.require(&["num_experts_per_tok", "moe_k", "moe_topk", "top_k_experts"])?;
                 if used > n {
                     let found = config.get(&["num_experts_per_tok"]);
                     return Err(config.wrong("num_experts_per_tok", &format!("at most {n}"), found));
@@ -157,6 +178,11 @@ impl Shape {
             true => None,
             false => Some(Hybrid::read(config, arch, n_layers, head_dim)?),
         };
+        let mut rules = arch.layer.iter().copied().flatten();
+        let has_shared =
+            arch.dense_first.is_empty() && rules.any(|rule| rule.shape.contains(&Dim::SharedFfn));
+        let shared_ffn =
+            has_shared.then(|| config.require(&["shared_expert_intermediate_size"])).transpose()?;
         let sparse = (!arch.dense_first.is_empty()).then(|| Sparse::read(config)).transpose()?;
         let has_layer_inputs = arch.globals.iter().any(|rule| rule.shape.contains(&Dim::LayerInputs));
         let layered = has_layer_inputs.then(|| Layered::read(config, n_layers, n_kv_heads)).transpose()?;
@@ -176,6 +202,7 @@ impl Shape {
             eps: eps.ok_or_else(|| config.wrong("rms_norm_eps", "a number above 0", None))?,
             experts,
             sparse,
+            shared_ffn,
             hybrid,
             recurrent,
             layered,
@@ -216,7 +243,7 @@ impl Shape {
             Dim::ExpertGateUp => 2 * self.len(Dim::ExpertFfn),
             Dim::SharedFfn => match &self.sparse {
                 Some(sparse) => sparse.n_shared * self.len(Dim::ExpertFfn),
-                None => of_delta(|hybrid| hybrid.shared_ffn.unwrap_or(0)),
+                None => self.shared_ffn.unwrap_or(0),
             },
             Dim::QGate => 2 * self.len(Dim::Q),
             Dim::DeltaHeads => of_delta(|hybrid| hybrid.n_heads),

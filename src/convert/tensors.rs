@@ -245,7 +245,7 @@ pub fn plan(
         let has_delta = shape.hybrid.as_ref().is_some_and(|hybrid| hybrid.has_delta(layer));
         let recurs = has_delta || shape.recurrent.as_ref().is_some_and(|recurrent| recurrent.layers[layer]);
         let rules = match shape.sparse {
-            Some(sparse) if layer < sparse.n_dense => arch.dense_first,
+            Some(sparse) if !sparse.is_at(layer) => arch.dense_first,
             _ if recurs => arch.delta,
             _ => arch.layer,
         };
@@ -387,6 +387,9 @@ impl Planner<'_, '_> {
         }
         if rule.shape.get(1) == Some(&Dim::One) {
             info.dims.remove(1);
+        }
+        if rule.to.ends_with(".bias") && rule.shape.first() == Some(&Dim::One) {
+            info.dims.remove(0);
         }
         let (linear, change, tiles) = (rule.linear, rule.change, self.tiles(rule));
         Ok(OutputTensor { info, linear, values, parts, change, n_heads, tiles })

@@ -888,36 +888,53 @@ impl<'a> Builder<'a> {
         ffn_dim: usize,
         dim: usize,
     ) -> Result<Vec<Expert>, ModelError> {
-        let each = |rows: usize| (0..n).map(move |i| i * rows..(i + 1) * rows);
         let both = format!("{blk}.ffn_gate_up_exps");
-        for name in ["gate", "up", "down", "gate_up"] {
-            self.check_scale(&format!("{blk}.ffn_{name}_exps"))?;
-        }
-        let scaled = |layers: Vec<Linear>, scales: Vec<f32>| -> Vec<Linear> {
-            layers.into_iter().zip(scales).map(|(layer, scale)| Linear { scale, ..layer }).collect()
-        };
+        self.check_scale(&both)?;
         let (gates, ups) = if self.has(&format!("{both}.weight")) {
-            let halves = each(ffn_dim * 2).flat_map(|rows| {
-                let middle = rows.start + ffn_dim;
-                [rows.start..middle, middle..rows.end]
-            });
+            let halves = (0..2 * n).map(|half| half * ffn_dim..(half + 1) * ffn_dim);
             let all = self.parts(&both, 2 * n * ffn_dim, dim, halves)?;
             let scales = self.scales(&both, n)?;
-            let half = |first| all.iter().skip(first).step_by(2).cloned().collect::<Vec<_>>();
-            (scaled(half(0), scales.clone()), scaled(half(1), scales))
+            let half = |first: usize| all.iter().skip(first).step_by(2).cloned().zip(&scales);
+            let scaled = |(layer, scale): (Linear, &f32)| Linear { scale: *scale, ..layer };
+            (half(0).map(scaled).collect::<Vec<_>>(), half(1).map(scaled).collect())
         } else {
-            let mut of = |name: &str| -> Result<Vec<Linear>, ModelError> {
-                let stem = format!("{blk}.ffn_{name}_exps");
-                let layers = self.parts(&stem, n * ffn_dim, dim, each(ffn_dim))?;
-                Ok(scaled(layers, self.scales(&stem, n)?))
-            };
-            (of("gate")?, of("up")?)
+            (self.of_experts(blk, "gate", n, [ffn_dim, dim])?, self.of_experts(blk, "up", n, [ffn_dim, dim])?)
         };
-        let stem = format!("{blk}.ffn_down_exps");
-        let downs = self.parts(&stem, n * dim, ffn_dim, each(dim))?;
-        let downs = scaled(downs, self.scales(&stem, n)?);
+        let downs = self.of_experts(blk, "down", n, [dim, ffn_dim])?;
         let layers = gates.into_iter().zip(ups).zip(downs);
-        Ok(layers.map(|((gate, up), down)| Expert { gate, up, down }).collect())
+        Ok(layers.map(|((gate, up), down)| Expert { gate: Some(gate), up, down }).collect())
+    }
+
+    /// Like [`experts`](Self::experts), without gates.
+    ///
+    /// # Errors
+    /// As [`experts`](Self::experts).
+    pub fn plain_experts(
+        &mut self,
+        blk: &str,
+        n: usize,
+        ffn_dim: usize,
+        dim: usize,
+    ) -> Result<Vec<Expert>, ModelError> {
+        let ups = self.of_experts(blk, "up", n, [ffn_dim, dim])?;
+        let downs = self.of_experts(blk, "down", n, [dim, ffn_dim])?;
+        Ok(ups.into_iter().zip(downs).map(|(up, down)| Expert { gate: None, up, down }).collect())
+    }
+
+    /// One layer of all experts, `[outputs, inputs]` each.
+    fn of_experts(
+        &mut self,
+        blk: &str,
+        name: &str,
+        n: usize,
+        [outputs, inputs]: [usize; 2],
+    ) -> Result<Vec<Linear>, ModelError> {
+        let stem = format!("{blk}.ffn_{name}_exps");
+        self.check_scale(&stem)?;
+        let each = (0..n).map(|i| i * outputs..(i + 1) * outputs);
+        let layers = self.parts(&stem, n * outputs, inputs, each)?;
+        let scales = self.scales(&stem, n)?;
+        Ok(layers.into_iter().zip(scales).map(|(layer, scale)| Linear { scale, ..layer }).collect())
     }
 
     /// Declares the token table and the residual stream, and pushes the first stage: `scale` times the row of

@@ -57,8 +57,8 @@ fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
         let blk = |name: &str| format!("blk.{layer}.{name}");
         latent.push(m, layer, x)?;
         let norm = m.rms_norm(&blk("ffn_norm"), dim)?;
-        if let Some(mixture) = mixture.filter(|_| layer >= sparse.n_dense) {
-            sparse.push(m, mixture, layer, (x, norm), 1.0)?;
+        if let Some(mixture) = mixture.filter(|_| sparse.is_at(layer)) {
+            sparse.push(m, mixture, layer, (x, norm, None), 1.0)?;
             continue;
         }
         let h = m.buf_of_width("h", ffn_dim);

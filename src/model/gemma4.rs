@@ -1,10 +1,16 @@
-//! Gemma 4, dense and E2B, E4B: Gemma 3's form with two kinds of layers, local ones with a sliding window and
-//! global ones, which differ in the length and number of their heads and in RoPE. Values have a norm without
-//! weight; without a product of their own they are those of the keys. The last layers may read the caches of
-//! earlier ones. E2B and E4B add an embedding per layer. The residual stream has a factor per layer.
+//! Gemma 4, dense, with experts and E2B, E4B: Gemma 3's form with two kinds of layers, local ones with a
+//! sliding window and global ones, which differ in the length and number of their heads and in RoPE. Values
+//! have a norm without weight; without a product of their own they are those of the keys. The last layers may
+//! read the caches of earlier ones. E2B and E4B add an embedding per layer. The residual stream has a factor
+//! per layer. With experts, a layer adds up its feed-forward network and a mixture, each with norms of its
+//! own.
 
+use super::build::Mixture;
 use super::{Architecture, Builder, LayerHyper, ModelError};
-use sterna_program::{Act, Attend, AttnIn, Buf, Embed, FfnIn, Kv, Norm, ProjAdd, RopeStyle, RowsOf, Weight};
+use sterna_program::{
+    Act, Attend, AttnIn, Buf, Embed, Experts, FfnIn, Kv, Linear, Norm, NormAdd, ProjAdd, RopeStyle, RowsOf,
+    Weight,
+};
 
 /// Gemma 4.
 pub static ARCHITECTURE: Architecture = Architecture { names: &["gemma4"], build, per_layer: true };
@@ -28,6 +34,7 @@ fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
         return Err(m.wrong("attention.key_length_swa", want, format!("{local_dim} and {value_dim}")));
     }
     let soft_cap = m.soft_cap("final_logit_softcapping")?;
+    let mixture = m.mixture()?;
 
     let x = m.embed((dim as f32).sqrt())?;
     let by_layer = LayerInputs::read(m)?;
@@ -85,19 +92,48 @@ fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
 
         let scale = blk("layer_output_scale.weight");
         let scale = if m.has(&scale) { m.scalar(&scale)? } else { 1.0 };
+        let of_ffn = if by_layer.is_some() { 1.0 } else { scale };
         let w = m.projection(&blk("ffn_down"), dim, ffn_dim)?;
-        let post = Some(m.rms_norm(&blk("post_ffw_norm"), dim)?);
-        let ffn_out = ProjAdd { post, ..ProjAdd::plain(hidden, w, x) };
-        match &by_layer {
-            None => m.push(format!("{layer}.ffn_out"), ProjAdd { scale, ..ffn_out }),
-            Some(by_layer) => {
+        let norm = m.rms_norm(&blk("post_ffw_norm"), dim)?;
+        match mixture.filter(|_| m.has(&blk("ffn_gate_inp.weight"))) {
+            None => {
+                let ffn_out = ProjAdd { post: Some(norm), scale: of_ffn, ..ProjAdd::plain(hidden, w, x) };
                 m.push(format!("{layer}.ffn_out"), ffn_out);
-                by_layer.push(m, layer, x, scale)?;
             }
+            Some(mixture) => {
+                let sum = experts(m, mixture, layer, x)?;
+                let [post, residual] =
+                    ["post_ffw_norm_1", "post_ffw_norm_2"].map(|name| m.rms_norm(&blk(name), dim));
+                let (post, residual) = (Some(post?), Some(residual?));
+                let dense = ProjAdd { post, residual, ..ProjAdd::plain(hidden, w, sum) };
+                m.push(format!("{layer}.dense_out"), dense);
+                m.push(format!("{layer}.ffn_out"), NormAdd { y: sum, norm, scale: of_ffn, x });
+            }
+        }
+        if let Some(by_layer) = &by_layer {
+            by_layer.push(m, layer, x, scale)?;
         }
     }
     let norm = m.rms_norm("output_norm", dim)?;
     m.end(x, norm, 1.0, soft_cap)
+}
+
+/// Pushes a layer's mixture and returns the buffer of its sum. The router has a norm of its own, a factor per
+/// element and `1 / sqrt(dim)`.
+fn experts(m: &mut Builder<'_>, mixture: Mixture, layer: usize, x: Buf) -> Result<Buf, ModelError> {
+    let Mixture { n_experts, n_used, ffn_dim } = mixture;
+    let blk = |name: &str| format!("blk.{layer}.{name}");
+    let dim = m.hyper().dim;
+    let sum = m.buf_of_width("sum", dim);
+    let norm = m.rms_norm(&blk("pre_ffw_norm_2"), dim)?;
+    let weight = m.vector(&blk("ffn_gate_inp.scale"), dim)?;
+    let router_norm = Some(Norm { weight, ..norm.clone() });
+    let w = m.table(&blk("ffn_gate_inp.weight"), n_experts, dim)?;
+    let router = Linear { scale: 1.0 / (dim as f32).sqrt(), ..Linear::of(w) };
+    let experts = m.experts(&format!("blk.{layer}"), n_experts, ffn_dim, dim)?;
+    let stage = Experts::of(x, norm, router, experts, n_used, Act::GeluTanh);
+    m.push(format!("{layer}.experts"), Experts { router_norm, out: Some(sum), ..stage });
+    Ok(sum)
 }
 
 const SHARED: &str = "attention.shared_kv_layers";

@@ -50,10 +50,8 @@ fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
         let router = m.exact(&blk("ffn_gate_inp"), n_experts, dim)?;
         want_bias(m, &router, &blk("ffn_gate_inp"), n_experts)?;
         let experts = m.experts(&format!("blk.{layer}"), n_experts, ffn_dim, dim)?;
-        let first = &experts[0];
-        for (name, linear, outputs) in
-            [("gate", &first.gate, ffn_dim), ("up", &first.up, ffn_dim), ("down", &first.down, dim)]
-        {
+        let named = [("gate", ffn_dim), ("up", ffn_dim), ("down", dim)];
+        for ((name, outputs), linear) in named.into_iter().zip(experts[0].layers()) {
             want_bias(m, linear, &blk(&format!("ffn_{name}_exps")), n_experts * outputs)?;
         }
         let act = Act::ClampedSwiglu;

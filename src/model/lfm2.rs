@@ -1,14 +1,15 @@
-//! LFM2 and LFM2.5: layers with a short convolution, which is gated before and after, and some with
-//! attention.
+//! LFM2 and LFM2.5, dense and with experts: layers with a short convolution, which is gated before and after,
+//! and some with attention.
 //!
 //! Layers without KV heads have the convolution. The final norm is stored under the name of the embedding's.
 
 use super::mixer::{Attention, Pending, gated_ffn};
+use super::sparse::Sparse;
 use super::{Architecture, Builder, ModelError};
-use sterna_program::{Buf, Conv, ProjAdd, ProjIn, RopeStyle, StateDecl};
+use sterna_program::{Buf, Conv, Gating, ProjAdd, ProjIn, RopeStyle, Routing, StateDecl};
 
 /// LFM2.
-pub static ARCHITECTURE: Architecture = Architecture { names: &["lfm2"], build, per_layer: true };
+pub static ARCHITECTURE: Architecture = Architecture { names: &["lfm2", "lfm2moe"], build, per_layer: true };
 
 fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
     const TAPS: &str = "shortconv.l_cache";
@@ -21,11 +22,13 @@ fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
     let window = m.number_or("attention.sliding_window", 0)?;
     let window = u32::try_from(window).ok().filter(|window| *window > 0);
 
+    let mixture = m.mixture()?;
+    let sparse = Sparse::read(m, &Routing { gating: Gating::Sigmoid, ..Routing::SOFTMAX })?;
+
     let x = m.embed(1.0)?;
     let attends = |layer: usize| h.layer(layer).n_kv_heads > 0;
     let rope = (0..h.n_layers).any(attends).then(|| m.rope(RopeStyle::Halves)).transpose()?;
     let attention = Attention { rope, window, head_norms: true, ..Attention::PLAIN };
-    let hidden = m.buf_of_width("h", h.ffn_dim);
     for layer in 0..h.n_layers {
         let (label, out) = match attends(layer) {
             true => attention.push(m, layer, x)?,
@@ -33,6 +36,11 @@ fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
         };
         m.push(label, out);
         let norm = m.rms_norm(&format!("blk.{layer}.ffn_norm"), h.dim)?;
+        if let Some(mixture) = mixture.filter(|_| sparse.is_at(layer)) {
+            sparse.push(m, mixture, layer, (x, norm, None), 1.0)?;
+            continue;
+        }
+        let hidden = m.buf_of_width("h", h.ffn_dim);
         let (label, out) = gated_ffn(m, ["ffn", ""], layer, [x, hidden], norm, 1.0)?;
         m.push(label, out);
     }

@@ -5,12 +5,14 @@
 //! that models are written with.
 #![forbid(unsafe_code)]
 
+pub mod afmoe;
 pub mod arcee;
 pub mod bert;
 pub mod bitnet;
 pub mod build;
 pub mod cohere2;
 pub mod deepseek2;
+pub mod dots1;
 pub mod ernie4_5;
 pub mod exaone4;
 pub mod falcon_h1;
@@ -98,6 +100,8 @@ pub static REGISTRY: &[&Architecture] = &[
     &granite_hybrid::ARCHITECTURE,
     &falcon_h1::ARCHITECTURE,
     &nemotron_h::ARCHITECTURE,
+    &dots1::ARCHITECTURE,
+    &afmoe::ARCHITECTURE,
     &arcee::ARCHITECTURE,
     &seed_oss::ARCHITECTURE,
     &ernie4_5::ARCHITECTURE,

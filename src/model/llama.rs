@@ -8,7 +8,9 @@
 use super::build::times;
 use super::sparse::Sparse;
 use super::{Architecture, Builder, LayerHyper, ModelError};
-use sterna_program::{Act, Attend, AttnIn, Buf, FfnIn, Norm, ProjAdd, QkNorm, QueryScale, RopeId, RopeStyle};
+use sterna_program::{
+    Act, Attend, AttnIn, Buf, FfnIn, Norm, ProjAdd, ProjIn, QkNorm, QueryScale, RopeId, RopeStyle,
+};
 
 /// Llama.
 pub static ARCHITECTURE: Architecture =
@@ -24,6 +26,8 @@ pub(super) struct Variant<'a> {
     pub qkv_bias: bool,
     /// Scope of the norms of queries and keys, if there are such norms.
     pub qk_norm: Option<QkNorm>,
+    /// True if the output of attention is multiplied by the sigmoid of `attn_gate`, a product of its input.
+    pub attn_gate: bool,
     /// Factor on queries that depends on the position.
     pub q_scale: Option<QueryScale>,
     /// Sliding windows, if the file specifies one.
@@ -68,6 +72,7 @@ impl Variant<'_> {
         rotates: &|_| true,
         qkv_bias: false,
         qk_norm: None,
+        attn_gate: false,
         q_scale: None,
         windows: None,
         pre_norms: true,
@@ -173,8 +178,17 @@ pub(super) fn decoder(m: &mut Builder<'_>, form: &Variant<'_>) -> Result<(), Mod
             // Before attention changes the stream.
             ffn_in(m, form, layer, x, of_attention.clone(), ffn_dim)?;
         }
+        let gate = match of_attention.as_ref().filter(|_| form.attn_gate) {
+            None => None,
+            Some(norm) => {
+                let (gate, norm) = (m.buf_of_width("gate", q_dim), norm.clone());
+                let products = vec![(m.projection(&blk("attn_gate"), q_dim, dim)?, gate)];
+                m.push(format!("{layer}.attn_gate"), ProjIn { x, norm, products });
+                Some(gate)
+            }
+        };
         let window = window_of(layer);
-        m.push(format!("{layer}.attend"), Attend { window, ..Attend::causal(q, kv, scale, y) });
+        m.push(format!("{layer}.attend"), Attend { window, gate, ..Attend::causal(q, kv, scale, y) });
 
         let w = times(form.residual, m.projection(&blk("attn_output"), dim, q_dim)?)?;
         let post = form.post_norms.then(|| m.rms_norm(&blk("post_attention_norm"), dim)).transpose()?;
@@ -184,12 +198,13 @@ pub(super) fn decoder(m: &mut Builder<'_>, form: &Variant<'_>) -> Result<(), Mod
             true => of_attention,
             false => form.pre_norms.then(|| (form.norm)(m, &blk(form.ffn_norm), dim)).transpose()?,
         };
-        if let Some(mixture) = mixture.filter(|_| layer >= form.sparse.n_dense) {
+        if let Some(mixture) = mixture.filter(|_| form.sparse.is_at(layer)) {
             let Some(norm) = norm else {
                 let want = "none in a model without norms before its layers";
                 return Err(m.wrong("expert_count", want, mixture.n_experts));
             };
-            form.sparse.push(m, mixture, layer, (x, norm), form.residual)?;
+            let post = form.post_norms.then(|| m.rms_norm(&blk("post_ffw_norm"), dim)).transpose()?;
+            form.sparse.push(m, mixture, layer, (x, norm, post), form.residual)?;
             continue;
         }
         if !form.parallel {

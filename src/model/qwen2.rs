@@ -1,13 +1,17 @@
-//! Qwen2 and Qwen2.5, and models distilled into them: Llama's form with biases on queries, keys and values,
-//! and RoPE over the halves of a head.
+//! Qwen2 and Qwen2.5, and models distilled into them, with and without experts: Llama's form with biases on
+//! queries, keys and values, and RoPE over the halves of a head. The weights of a row's experts do not sum
+//! to 1, and a shared expert has a share per row.
 
-use super::Architecture;
 use super::llama::{Variant, decoder};
-use sterna_program::RopeStyle;
+use super::sparse::Sparse;
+use super::{Architecture, Builder, ModelError};
+use sterna_program::{RopeStyle, Routing};
 
 /// Qwen2.
-pub static ARCHITECTURE: Architecture = Architecture {
-    names: &["qwen2"],
-    build: |m| decoder(m, &Variant { rope: RopeStyle::Halves, qkv_bias: true, ..Variant::PLAIN }),
-    per_layer: true,
-};
+pub static ARCHITECTURE: Architecture =
+    Architecture { names: &["qwen2", "qwen2moe"], build, per_layer: true };
+
+fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
+    let sparse = Sparse::read(m, &Routing { normalise: false, ..Routing::SOFTMAX })?;
+    decoder(m, &Variant { rope: RopeStyle::Halves, qkv_bias: true, sparse, ..Variant::PLAIN })
+}

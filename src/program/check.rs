@@ -7,8 +7,8 @@ use ggml_types::{Act, KvForm, types};
 use super::part::{Named, named};
 use super::{
     Attend, AttnIn, Basis, BasisId, Buf, BufDecl, Conv, Delta, Embed, Expert, Experts, FfnIn, Groups,
-    HeadProj, Kv, KvDecl, LatentIn, Linear, Logits, Mamba, Norm, NormKind, PAGE, Program, ProjAdd, ProjIn,
-    QkNorm, RopeId, Routing, Row, RowsOf, Sample, Stage, State, StateDecl, Step, Weight, WeightDecl,
+    HeadProj, Kv, KvDecl, LatentIn, Linear, Logits, Mamba, Norm, NormAdd, NormKind, PAGE, Program, ProjAdd,
+    ProjIn, QkNorm, RopeId, Routing, Row, RowsOf, Sample, Stage, State, StateDecl, Step, Weight, WeightDecl,
 };
 
 /// A program that cannot run: a bug of the model that created it.
@@ -206,6 +206,7 @@ impl Program {
             Stage::HeadProj(s) => self.check_head_proj(s),
             Stage::Delta(s) => self.check_delta(s),
             Stage::ProjAdd(s) => self.check_proj_add(s),
+            Stage::NormAdd(s) => self.check_norm_add(s),
             Stage::FfnIn(s) => self.check_ffn_in(s),
             Stage::Experts(s) => self.check_experts(s),
             Stage::Logits(s) => self.check_logits(s),
@@ -493,6 +494,15 @@ impl Program {
         self.want_linear(w, dim, cols)
     }
 
+    fn check_norm_add(&self, s: &NormAdd) -> Result<(), String> {
+        let NormAdd { y, ref norm, scale, x } = *s;
+        let dim = self.want_buf("x", x, RowsOf::Step)?.cols;
+        equal("x's columns", dim, "y", self.want_buf("y", y, RowsOf::Step)?.cols)?;
+        self.want_apart(&[y, x])?;
+        want_factor("the sum's factor", scale)?;
+        self.want_norm(norm, dim)
+    }
+
     fn check_ffn_in(&self, s: &FfnIn) -> Result<(), String> {
         let FfnIn { x, ref norm, ref gate, ref up, act, ref share, times, h } = *s;
         let dim = self.want_buf("x", x, RowsOf::Step)?.cols;
@@ -523,10 +533,16 @@ impl Program {
     }
 
     fn check_experts(&self, s: &Experts) -> Result<(), String> {
-        // Every activation function can have a gate.
-        let Experts { x, ref norm, ref router, ref routing, ref experts, n_used, act: _ } = *s;
+        let Experts { x, ref norm, ref router_norm, ref router, ref routing, ref experts, n_used, act, out } =
+            *s;
         let dim = self.want_buf("x", x, RowsOf::Step)?.cols;
-        self.want_norm(norm, dim)?;
+        if let Some(out) = out {
+            equal("x's columns", dim, "the sum", self.want_buf("the sum", out, RowsOf::Step)?.cols)?;
+            self.want_apart(&[x, out])?;
+        }
+        for norm in [norm].into_iter().chain(router_norm) {
+            self.want_norm(norm, dim)?;
+        }
         let n_experts = experts.len();
         if !(1..=n_experts).contains(&n_used) {
             return Err(format!("{n_used} of {n_experts} experts are used"));
@@ -534,8 +550,15 @@ impl Program {
         self.want_plain(router, n_experts, dim)?;
         self.check_routing(routing, n_experts, n_used)?;
         let ffn_dim = self.want_weight(experts[0].up.w)?.rows;
+        let gated = experts[0].gate.is_some();
+        if experts.iter().any(|expert| expert.gate.is_some() != gated) {
+            return Err("experts with a gate and without".into());
+        }
+        if !gated && act == Act::ClampedSwiglu {
+            return Err("a clamped SwiGLU without a gate".into());
+        }
         for Expert { gate, up, down } in experts {
-            self.want_plain(gate, ffn_dim, dim)?;
+            gate.as_ref().map_or(Ok(()), |gate| self.want_plain(gate, ffn_dim, dim))?;
             self.want_plain(up, ffn_dim, dim)?;
             self.want_plain(down, dim, ffn_dim)?;
         }

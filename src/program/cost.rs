@@ -4,7 +4,7 @@ use std::ops::{Add, AddAssign};
 
 use super::{
     Attend, AttnIn, Conv, Delta, Embed, Expert, Experts, FfnIn, HeadProj, Kv, KvDecl, LatentIn, Linear,
-    Logits, Mamba, PAGE, Program, ProjAdd, ProjIn, Routing, Row, Sample, Stage, Step, Weight,
+    Logits, Mamba, NormAdd, PAGE, Program, ProjAdd, ProjIn, Routing, Row, Sample, Stage, Step, Weight,
 };
 
 const F16_BYTES: u64 = 2;
@@ -136,6 +136,7 @@ impl Program {
                 let ProjAdd { y: _, w, post: _, residual: _, scale: _, x: _ } = s;
                 linears(&[w])
             }
+            Stage::NormAdd(NormAdd { y: _, norm: _, scale: _, x: _ }) => Cost::default(),
             Stage::FfnIn(s) => {
                 let FfnIn { x: _, norm: _, gate, up, act: _, share, times: _, h: _ } = s;
                 self.linears_cost([up].into_iter().chain(gate).chain(share), n_rows)
@@ -174,11 +175,21 @@ impl Program {
                 }
             }
             Stage::Experts(s) => {
-                let Experts { x: _, norm: _, router, routing, experts, n_used, act: _ } = s;
+                let Experts {
+                    x: _,
+                    norm: _,
+                    router_norm: _,
+                    router,
+                    routing,
+                    experts,
+                    n_used,
+                    act: _,
+                    out: _,
+                } = s;
                 let Routing { gating: _, bias, groups: _, normalise: _, scale: _ } = routing;
                 let bias_bytes = bias.map_or(0, |bias| self.weight_bytes(bias));
                 let Expert { gate, up, down } = &experts[0];
-                let of_expert = |rows| self.linears_cost([gate, up, down].into_iter(), rows);
+                let of_expert = |rows| self.linears_cost(gate.iter().chain([up, down]), rows);
                 // Assumes that no two rows choose the same expert while there are unused ones.
                 let n_passes = n_rows * *n_used as u64;
                 let n_read = n_passes.min(experts.len() as u64);

@@ -24,8 +24,8 @@ pub use routing::{Gating, Groups, Routing};
 pub use sampling::{Sampling, TokenChange};
 pub use stage::{
     Act, ActQuant, Attend, AttnIn, Basis, Conv, Delta, Embed, Expert, Experts, FfnIn, HeadProj, LatentIn,
-    Linear, Logits, Mamba, Norm, NormKind, ProjAdd, ProjIn, QkNorm, QueryScale, Rope, RopeStyle, Sample,
-    Stage,
+    Linear, Logits, Mamba, Norm, NormAdd, NormKind, ProjAdd, ProjIn, QkNorm, QueryScale, Rope, RopeStyle,
+    Sample, Stage,
 };
 pub use step::{KvWindow, PAGE, PageTable, Row, StateSlots, Step};
 pub use vectors::LayerVectors;

@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use super::{
     Attend, AttnIn, BasisId, Buf, Conv, Delta, Embed, Expert, Experts, FfnIn, HeadProj, Kv, KvDecl, LatentIn,
-    Linear, Logits, Mamba, Norm, Program, ProjAdd, ProjIn, Rope, RopeId, Routing, Sample, Stage, State,
-    Weight, WeightDecl,
+    Linear, Logits, Mamba, Norm, NormAdd, Program, ProjAdd, ProjIn, Rope, RopeId, Routing, Sample, Stage,
+    State, Weight, WeightDecl,
 };
 
 /// Consecutive stages of a program as a separate program, with a mapping of its declarations to the whole.
@@ -167,6 +167,12 @@ pub(super) fn named(stage: &mut Stage) -> Vec<Named<'_>> {
             all.extend(of_linear(w));
             all
         }
+        Stage::NormAdd(s) => {
+            let NormAdd { y, norm, scale: _, x } = s;
+            let mut all = vec![In(y), In(x)];
+            all.extend(of_norm(norm));
+            all
+        }
         Stage::FfnIn(s) => {
             let FfnIn { x, norm, gate, up, act: _, share, times, h } = s;
             let mut all = vec![In(x)];
@@ -177,13 +183,15 @@ pub(super) fn named(stage: &mut Stage) -> Vec<Named<'_>> {
             all
         }
         Stage::Experts(s) => {
-            let Experts { x, norm, router, routing, experts, n_used: _, act: _ } = s;
+            let Experts { x, norm, router_norm, router, routing, experts, n_used: _, act: _, out } = s;
             let Routing { gating: _, bias, groups: _, normalise: _, scale: _ } = routing;
             let mut all = vec![In(x)];
-            all.extend(of_norm(norm).chain(of_linear(router)));
+            all.extend([norm].into_iter().chain(router_norm).flat_map(of_norm).chain(of_linear(router)));
             all.extend(bias.as_mut().map(Named::Weight));
-            let layers = experts.iter_mut().flat_map(|Expert { gate, up, down }| [gate, up, down]);
+            let layers =
+                experts.iter_mut().flat_map(|Expert { gate, up, down }| gate.iter_mut().chain([up, down]));
             all.extend(layers.flat_map(of_linear));
+            all.extend(out.as_mut().map(Out));
             all
         }
         Stage::Logits(s) => {

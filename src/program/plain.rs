@@ -78,6 +78,7 @@ impl FfnIn {
 impl Experts {
     /// The experts with the largest logits, weighted with the softmax over these.
     pub fn of(x: Buf, norm: Norm, router: Linear, experts: Vec<Expert>, n_used: usize, act: Act) -> Self {
-        Self { x, norm, router, routing: Routing::SOFTMAX, experts, n_used, act }
+        let (router_norm, routing, out) = (None, Routing::SOFTMAX, None);
+        Self { x, norm, router_norm, router, routing, experts, n_used, act, out }
     }
 }

@@ -33,6 +33,8 @@ pub enum Stage {
     Mamba(Mamba),
     /// Projection added to the residual stream.
     ProjAdd(ProjAdd),
+    /// A buffer, normalised, added to the residual stream.
+    NormAdd(NormAdd),
     /// Norm and the first half of the feed-forward network.
     FfnIn(FfnIn),
     /// A mixture of experts instead of the feed-forward network.
@@ -57,6 +59,7 @@ impl Stage {
             Self::Delta(_) => "delta",
             Self::Mamba(_) => "mamba",
             Self::ProjAdd(_) => "proj_add",
+            Self::NormAdd(_) => "norm_add",
             Self::FfnIn(_) => "ffn_in",
             Self::Experts(_) => "experts",
             Self::Logits(_) => "logits",
@@ -89,12 +92,12 @@ impl Stage {
             Self::Experts(s) => {
                 let layers = s.experts.iter_mut().flat_map(|expert| {
                     let Expert { gate, up, down } = expert;
-                    [gate, up, down]
+                    gate.iter_mut().chain([up, down])
                 });
                 layers.chain([&mut s.router]).collect()
             }
             Self::Logits(s) => vec![&mut s.w],
-            Self::Conv(_) | Self::Mamba(_) => Vec::new(),
+            Self::Conv(_) | Self::Mamba(_) | Self::NormAdd(_) => Vec::new(),
             Self::Embed(_) | Self::Attend(_) | Self::Delta(_) | Self::Sample(_) => Vec::new(),
         };
         linears.into_iter()
@@ -113,8 +116,9 @@ impl Stage {
             Self::Delta(s) => (vec![s.u, s.z, s.a, s.b], vec![s.out]),
             Self::Mamba(s) => (vec![s.c, s.z, s.a], vec![s.out]),
             Self::ProjAdd(s) => (vec![s.y, s.x], vec![s.x]),
+            Self::NormAdd(s) => (vec![s.y, s.x], vec![s.x]),
             Self::FfnIn(s) => ([s.x].into_iter().chain(s.times).collect(), vec![s.h]),
-            Self::Experts(s) => (vec![s.x], vec![s.x]),
+            Self::Experts(s) => (vec![s.x], vec![s.out.unwrap_or(s.x)]),
             Self::Logits(s) => (vec![s.x], vec![s.logits]),
             Self::Sample(s) => (vec![s.logits], vec![]),
         }
@@ -140,10 +144,10 @@ impl Stage {
             Self::FfnIn(s) => (RowsOf::Step, [Some(&s.up), s.gate.as_ref(), s.share.as_ref(), None]),
             Self::Experts(s) => (RowsOf::Step, [Some(&s.router), None, None, None]),
             Self::Logits(s) => (RowsOf::Outputs, [Some(&s.w), None, None, None]),
-            Self::ProjIn(_) | Self::Conv(_) | Self::Mamba(_) => (RowsOf::Step, [None; 4]),
+            Self::ProjIn(_) | Self::Conv(_) | Self::Mamba(_) | Self::NormAdd(_) => (RowsOf::Step, [None; 4]),
             Self::Embed(_) | Self::Attend(_) | Self::Delta(_) | Self::Sample(_) => (RowsOf::Step, [None; 4]),
         };
-        let experts = experts.iter().flat_map(|expert| [&expert.gate, &expert.up, &expert.down]);
+        let experts = experts.iter().flat_map(Expert::layers);
         let products = products.iter().map(|(linear, _)| linear);
         (rows, linears.into_iter().flatten().chain(products).chain(of_heads).chain(experts))
     }
@@ -458,6 +462,19 @@ pub struct ProjAdd {
     pub x: Buf,
 }
 
+/// `x[r] = scale * (x[r] + norm(y[r]))`: the output of a feed-forward network that several stages add up.
+#[derive(Clone, Debug)]
+pub struct NormAdd {
+    /// In: `[rows, dim]`.
+    pub y: Buf,
+    /// Norm of `y`.
+    pub norm: Norm,
+    /// Factor on the sum, usually 1.
+    pub scale: f32,
+    /// In and out: `[rows, dim]`.
+    pub x: Buf,
+}
+
 /// `n = norm(x); h = act(Wg n) * (Wu n)`, or `act(Wu n)` without a gate. A shared expert next to a mixture of
 /// experts may have a share, one number per row: `h` is multiplied by `1 / (1 + exp(-share n))`. If there are
 /// factors (`times`), `h` is multiplied by them, element by element.
@@ -482,13 +499,16 @@ pub struct FfnIn {
 }
 
 /// `n = norm(x[r]); x[r] += sum of w_e Down_e (act(Gate_e n) * Up_e n)` over the `n_used` experts `e` that
-/// the [`Routing`] chooses by `z = Router n`, with their weights `w`.
+/// the [`Routing`] chooses by `z = Router n`, with their weights `w`. Experts without a gate compute `Down_e
+/// act(Up_e n)`. With `out`, the sum itself is written to that buffer, and `x` does not change.
 #[derive(Clone, Debug)]
 pub struct Experts {
-    /// In and out: `[rows, dim]`.
+    /// In, and out unless there is another buffer: `[rows, dim]`.
     pub x: Buf,
-    /// Norm before the router and the experts.
+    /// Norm before the experts, and before the router unless that has its own.
     pub norm: Norm,
+    /// Norm before the router (Gemma 4).
+    pub router_norm: Option<Norm>,
     /// `[experts, dim]`.
     pub router: Linear,
     /// Choice of a row's experts.
@@ -499,13 +519,15 @@ pub struct Experts {
     pub n_used: usize,
     /// Activation function.
     pub act: Act,
+    /// Out: the sum, `[rows, dim]`.
+    pub out: Option<Buf>,
 }
 
 /// A feed-forward network that only some rows use.
 #[derive(Clone, Debug)]
 pub struct Expert {
-    /// `[ffn_dim, dim]`.
-    pub gate: Linear,
+    /// `[ffn_dim, dim]`. All experts of a mixture have one, or none has.
+    pub gate: Option<Linear>,
     /// `[ffn_dim, dim]`.
     pub up: Linear,
     /// `[dim, ffn_dim]`.
@@ -602,6 +624,20 @@ pub struct Rope {
     pub inv_freq: Arc<[f64]>,
     /// Factor on the rotated pairs (YaRN's attention factor), usually 1.
     pub magnitude: f32,
+}
+
+impl Expert {
+    /// The gate, if there is one, the up and the down projection.
+    pub fn layers(&self) -> impl Iterator<Item = &Linear> {
+        self.gate.iter().chain([&self.up, &self.down])
+    }
+}
+
+impl Experts {
+    /// Norm of the router's input.
+    pub fn norm_of_router(&self) -> &Norm {
+        self.router_norm.as_ref().unwrap_or(&self.norm)
+    }
 }
 
 impl Attend {
@@ -711,6 +747,6 @@ macro_rules! from_struct {
     )*};
 }
 from_struct!(
-    Embed, AttnIn, LatentIn, Attend, HeadProj, ProjIn, Conv, Delta, Mamba, ProjAdd, FfnIn, Experts, Logits,
-    Sample,
+    Embed, AttnIn, LatentIn, Attend, HeadProj, ProjIn, Conv, Delta, Mamba, ProjAdd, NormAdd, FfnIn, Experts,
+    Logits, Sample,
 );

@@ -6,8 +6,8 @@ use ggml_types::{Act, ActQuant};
 
 use super::{
     Attend, AttnIn, Buf, Conv, Delta, Embed, Expert, Experts, FfnIn, Gating, Groups, HeadProj, KvDecl,
-    LatentIn, Linear, Logits, Mamba, Norm, NormKind, Program, ProjAdd, ProjIn, QkNorm, QueryScale, Rope,
-    RopeStyle, Routing, RowsOf, Sample, Stage, StateDecl, Weight,
+    LatentIn, Linear, Logits, Mamba, Norm, NormAdd, NormKind, Program, ProjAdd, ProjIn, QkNorm, QueryScale,
+    Rope, RopeStyle, Routing, RowsOf, Sample, Stage, StateDecl, Weight,
 };
 
 impl fmt::Display for Program {
@@ -218,6 +218,14 @@ impl Program {
                     _ => format!("{x} = {scale} * ({kept} + {product})"),
                 }
             }
+            Stage::NormAdd(s) => {
+                let NormAdd { y, ref norm, scale, x } = *s;
+                let (x, normed) = (self.buf_name(x), self.norm_text(norm, self.buf_name(y)));
+                match scale {
+                    1.0 => format!("{x} += {normed}"),
+                    _ => format!("{x} = {scale} * ({x} + {normed})"),
+                }
+            }
             Stage::FfnIn(s) => {
                 let FfnIn { x, ref norm, ref gate, ref up, act, ref share, times, h } = *s;
                 let act = act_text(act);
@@ -233,15 +241,32 @@ impl Program {
                 format!("{norm}{} = {times}{share}{hidden}", self.buf_name(h))
             }
             Stage::Experts(s) => {
-                let Experts { x, ref norm, ref router, ref routing, ref experts, n_used, act } = *s;
+                let Experts {
+                    x,
+                    ref norm,
+                    ref router_norm,
+                    ref router,
+                    ref routing,
+                    ref experts,
+                    n_used,
+                    act,
+                    out,
+                } = *s;
                 let x = self.buf_name(x);
                 let n = self.norm_text(norm, x);
+                let m = router_norm.as_ref().map(|norm| format!("m = {}; ", self.norm_text(norm, x)));
                 let (act, Expert { gate, up, down }) = (act_text(act), &experts[0]);
-                let [gate, up] = [gate, up].map(|layer| self.linear_text(layer, "n"));
-                let down = self.linear_text(down, &format!("({act}({gate}) * {up})"));
-                let router = self.routing_text(routing, self.linear_text(router, "n"));
-                let of = experts.len();
-                format!("n = {n}; {x} += {n_used} of {of} experts by {router}, the first being {down}")
+                let up = self.linear_text(up, "n");
+                let hidden = match gate {
+                    Some(gate) => format!("({act}({}) * {up})", self.linear_text(gate, "n")),
+                    None => format!("{act}({up})"),
+                };
+                let down = self.linear_text(down, &hidden);
+                let of_router = self.linear_text(router, if m.is_some() { "m" } else { "n" });
+                let router = self.routing_text(routing, of_router);
+                let (m, of) = (m.unwrap_or_default(), experts.len());
+                let out = out.map_or(format!("{x} +="), |out| format!("{} =", self.buf_name(out)));
+                format!("n = {n}; {m}{out} {n_used} of {of} experts by {router}, the first being {down}")
             }
             Stage::Logits(s) => {
                 let Logits { x, ref norm, ref w, soft_cap, logits } = *s;

@@ -62,7 +62,7 @@ pub(super) fn metadata(spec: &Spec) -> Metadata {
     }
     set("attention.head_count", spec.n_heads);
     if spec.family.has_rope() {
-        if !matches!(spec.family, Family::Lfm2 | Family::Mamba { .. }) {
+        if !matches!(spec.family, Family::Lfm2 | Family::Lfm2Moe { .. } | Family::Mamba { .. }) {
             set("attention.head_count_kv", spec.n_kv_heads);
         }
         let [key, value] = match spec.family {
@@ -129,7 +129,7 @@ pub(super) fn metadata(spec: &Spec) -> Metadata {
             out.set(format!("{architecture}.residual_scale"), 0.22_f32);
             out.set(format!("{architecture}.logit_scale"), logits as f32);
         }
-        Family::Lfm2 => {
+        Family::Lfm2 | Family::Lfm2Moe { .. } => {
             let heads = |layer| if LFM2_ATTENTION.contains(&layer) { spec.n_kv_heads as i32 } else { 0 };
             let heads = Array::from_i32s((0..spec.n_layers).map(heads));
             out.set(format!("{architecture}.attention.head_count_kv"), heads);
@@ -152,7 +152,7 @@ pub(super) fn metadata(spec: &Spec) -> Metadata {
                     out.set(format!("{architecture}.attention.head_count_kv"), of_layers(1, spec.n_kv_heads))
                 }
             }
-            if form == MambaForm::Nemotron {
+            if form.is_nemotron() {
                 out.set(format!("{architecture}.feed_forward_length"), of_layers(2, spec.ffn_dim));
             }
             if form == MambaForm::Granite {
@@ -262,9 +262,16 @@ pub(super) fn metadata(spec: &Spec) -> Metadata {
     if let Some((n_dense, _)) = spec.family.dense_first() {
         // As in the published models: sigmoid, normalised.
         out.set(format!("{architecture}.leading_dense_block_count"), n_dense as u32);
-        out.set(format!("{architecture}.expert_shared_count"), 1_u32);
         out.set(format!("{architecture}.expert_gating_func"), 2_u32);
+        if spec.family.shared_dim(spec.ffn_dim).is_some() {
+            out.set(format!("{architecture}.expert_shared_count"), 1_u32);
+            out.set(format!("{architecture}.expert_weights_norm"), true);
+        }
+    }
+    if let Family::Mamba { form: MambaForm::NemotronMoe { shared_dim, .. }, .. } = spec.family {
+        out.set(format!("{architecture}.expert_shared_feed_forward_length"), shared_dim as u32);
         out.set(format!("{architecture}.expert_weights_norm"), true);
+        out.set(format!("{architecture}.expert_weights_scale"), 2.5_f32);
     }
     if let Some(file_type) = spec.ty.file_type() {
         out.set("general.file_type", file_type);
@@ -327,7 +334,9 @@ pub(super) fn tensors(spec: &Spec) -> Vec<Tensor> {
                 out.hybrid_block(&format!("blk.{layer}"), recurs(layer));
             }
             Family::Mamba { .. } => out.mamba_block(&format!("blk.{layer}"), layer),
-            Family::Lfm2 if !LFM2_ATTENTION.contains(&layer) => out.conv_block(&format!("blk.{layer}")),
+            Family::Lfm2 | Family::Lfm2Moe { .. } if !LFM2_ATTENTION.contains(&layer) => {
+                out.conv_block(layer)
+            }
             _ => out.block(layer),
         }
     }
@@ -336,7 +345,8 @@ pub(super) fn tensors(spec: &Spec) -> Vec<Tensor> {
         out.linear("cls.output", 1, spec.dim);
         return out.tensors;
     }
-    out.norm(if spec.family == Family::Lfm2 { "token_embd_norm" } else { "output_norm" }, spec.dim);
+    let of_embedding = matches!(spec.family, Family::Lfm2 | Family::Lfm2Moe { .. });
+    out.norm(if of_embedding { "token_embd_norm" } else { "output_norm" }, spec.dim);
     if !spec.tied {
         out.matrix("output", spec.n_vocab, spec.dim, true);
     }
@@ -404,24 +414,9 @@ impl Tensors<'_> {
             _ if pre_norms => self.norm(&format!("{blk}.ffn_norm"), dim),
             _ => {}
         }
-        let dense_first = family.dense_first();
-        let is_dense = dense_first.is_some_and(|(n_dense, _)| layer < n_dense);
-        let ffn_dim = dense_first.filter(|_| is_dense).map_or(ffn_dim, |(_, dense_dim)| dense_dim);
-        if let Some((n_experts, _)) = family.experts().filter(|_| !is_dense) {
-            let fill = Fill::Dense(1.0 / (dim as f32).sqrt());
-            self.vector(&format!("{blk}.ffn_gate_inp.weight"), &[n_experts, dim], fill);
-            self.bias(&format!("{blk}.ffn_gate_inp"), &[n_experts]);
-            for (part, rows, cols) in [("gate", ffn_dim, dim), ("up", ffn_dim, dim), ("down", dim, ffn_dim)] {
-                let name = format!("{blk}.ffn_{part}_exps");
-                self.matrices(&name, &[n_experts, rows, cols], false);
-                self.bias(&name, &[n_experts, rows]);
-                if dense_first.is_some() {
-                    self.linear(&format!("{blk}.ffn_{part}_shexp"), rows, cols);
-                }
-            }
-            if dense_first.is_some() {
-                self.vector(&format!("{blk}.exp_probs_b.bias"), &[n_experts], Fill::Dense(0.02));
-            }
+        let dense_first = family.dense_first().filter(|(n_dense, _)| layer < *n_dense);
+        let ffn_dim = dense_first.map_or(ffn_dim, |(_, dense_dim)| dense_dim);
+        if dense_first.is_none() && self.experts(&blk, true) {
             return;
         }
         if family != Family::Gpt2 && !fused_gate {
@@ -435,6 +430,29 @@ impl Tensors<'_> {
         if post_norms {
             self.norm(&format!("{blk}.post_ffw_norm"), dim);
         }
+    }
+
+    /// The experts of a block; false if the family has none.
+    fn experts(&mut self, blk: &str, gated: bool) -> bool {
+        let Spec { family, dim, ffn_dim, .. } = *self.spec;
+        let Some((n_experts, _)) = family.experts() else { return false };
+        let shared_dim = family.shared_dim(ffn_dim);
+        let fill = Fill::Dense(1.0 / (dim as f32).sqrt());
+        self.vector(&format!("{blk}.ffn_gate_inp.weight"), &[n_experts, dim], fill);
+        self.bias(&format!("{blk}.ffn_gate_inp"), &[n_experts]);
+        for part in ["gate", "up", "down"].into_iter().filter(|part| gated || *part != "gate") {
+            let shape = |width: usize| if part == "down" { [dim, width] } else { [width, dim] };
+            let (name, [rows, cols]) = (format!("{blk}.ffn_{part}_exps"), shape(ffn_dim));
+            self.matrices(&name, &[n_experts, rows, cols], false);
+            self.bias(&name, &[n_experts, rows]);
+            if let Some([rows, cols]) = shared_dim.map(shape) {
+                self.linear(&format!("{blk}.ffn_{part}_shexp"), rows, cols);
+            }
+        }
+        if family.dense_first().is_some() || shared_dim.is_some() {
+            self.vector(&format!("{blk}.exp_probs_b.bias"), &[n_experts], Fill::Dense(0.02));
+        }
+        true
     }
 
     /// A block of Gemma 4, with a window or without.
@@ -564,11 +582,11 @@ impl Tensors<'_> {
         match form {
             MambaForm::Granite => self.norm(&format!("{blk}.ffn_norm"), dim),
             MambaForm::Falcon => self.vector(&format!("{blk}.ffn_norm"), &[dim], Fill::NearOne),
-            MambaForm::Nemotron => {}
+            MambaForm::Nemotron | MambaForm::NemotronMoe { .. } => {}
         }
-        if has_ffn {
+        if has_ffn && !self.experts(blk, false) {
             for (part, rows, cols) in [("gate", ffn_dim, dim), ("up", ffn_dim, dim), ("down", dim, ffn_dim)] {
-                if part != "gate" || form != MambaForm::Nemotron {
+                if part != "gate" || !form.is_nemotron() {
                     self.linear(&format!("{blk}.ffn_{part}"), rows, cols);
                 }
             }
@@ -576,13 +594,19 @@ impl Tensors<'_> {
     }
 
     /// A block with a short convolution.
-    fn conv_block(&mut self, blk: &str) {
-        let Spec { dim, ffn_dim, .. } = *self.spec;
+    fn conv_block(&mut self, layer: usize) {
+        let Spec { family, dim, ffn_dim, .. } = *self.spec;
+        let blk = &format!("blk.{layer}");
         self.norm(&format!("{blk}.attn_norm"), dim);
         self.linear(&format!("{blk}.shortconv.in_proj"), 3 * dim, dim);
         self.vector(&format!("{blk}.shortconv.conv.weight"), &[dim, SHORT_TAPS], Fill::Dense(0.5));
         self.linear(&format!("{blk}.shortconv.out_proj"), dim, dim);
         self.norm(&format!("{blk}.ffn_norm"), dim);
+        let dense_first = family.dense_first().filter(|(n_dense, _)| layer < *n_dense);
+        let ffn_dim = dense_first.map_or(ffn_dim, |(_, dense_dim)| dense_dim);
+        if dense_first.is_none() && self.experts(blk, true) {
+            return;
+        }
         for (part, rows, cols) in [("gate", ffn_dim, dim), ("up", ffn_dim, dim), ("down", dim, ffn_dim)] {
             self.linear(&format!("{blk}.ffn_{part}"), rows, cols);
         }

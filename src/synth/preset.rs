@@ -70,6 +70,17 @@ pub enum Family {
     },
     /// `lfm2`: short convolutions, and attention with norms over heads in some layers.
     Lfm2,
+    /// `lfm2moe`: likewise, with experts after the first layers.
+    Lfm2Moe {
+        /// Number of experts per layer.
+        n_experts: usize,
+        /// Number of experts used per row.
+        n_used: usize,
+        /// Number of layers before the first mixture.
+        n_dense: usize,
+        /// Width of their feed-forward networks.
+        dense_dim: usize,
+    },
     /// Mamba-2, alone or with attention.
     Mamba {
         /// The form of layers.
@@ -180,6 +191,16 @@ pub enum MambaForm {
     Falcon,
     /// `nemotron_h`: each layer has one part, in turn Mamba-2, a feed-forward network, Mamba-2, attention.
     Nemotron,
+    /// `nemotron_h_moe`: likewise, with experts without a gate in place of feed-forward networks, and in runs
+    /// of seven layers of which one has attention.
+    NemotronMoe {
+        /// Number of experts per layer.
+        n_experts: usize,
+        /// Number of experts used per row.
+        n_used: usize,
+        /// Width of the shared expert.
+        shared_dim: usize,
+    },
 }
 
 impl MambaForm {
@@ -189,7 +210,16 @@ impl MambaForm {
             Self::Granite => [layer % 10 != 5, layer % 10 == 5, true],
             Self::Falcon => [true; 3],
             Self::Nemotron => [layer.is_multiple_of(2), layer % 4 == 3, layer % 4 == 1],
+            Self::NemotronMoe { .. } => {
+                let at = layer % 7;
+                [[0, 2, 4].contains(&at), at == 5, [1, 3, 6].contains(&at)]
+            }
         }
+    }
+
+    /// True if each layer has one part.
+    pub(super) fn is_nemotron(self) -> bool {
+        matches!(self, Self::Nemotron | Self::NemotronMoe { .. })
     }
 }
 
@@ -206,9 +236,11 @@ impl Family {
             Self::DeepSeek2 { .. } => "deepseek2",
             Self::Phi3 { .. } => "phi3",
             Self::Lfm2 => "lfm2",
+            Self::Lfm2Moe { .. } => "lfm2moe",
             Self::Mamba { form: MambaForm::Granite, .. } => "granitehybrid",
             Self::Mamba { form: MambaForm::Falcon, .. } => "falcon-h1",
             Self::Mamba { form: MambaForm::Nemotron, .. } => "nemotron_h",
+            Self::Mamba { form: MambaForm::NemotronMoe { .. }, .. } => "nemotron_h_moe",
             Self::Gpt2 => "gpt2",
             Self::Bert => "bert",
             Self::Qwen2 => "qwen2",
@@ -234,6 +266,8 @@ impl Family {
             | Self::Qwen3Next { n_experts, n_used, .. }
             | Self::Glm4Moe { n_experts, n_used, .. }
             | Self::DeepSeek2 { n_experts, n_used, .. }
+            | Self::Lfm2Moe { n_experts, n_used, .. }
+            | Self::Mamba { form: MambaForm::NemotronMoe { n_experts, n_used, .. }, .. }
             | Self::GptOss { n_experts, n_used, .. } => Some((n_experts, n_used)),
             Self::Qwen35 { experts, .. } => experts,
             _ => None,
@@ -251,13 +285,21 @@ impl Family {
         }
     }
 
-    /// Number of layers before the first mixture of experts, and their width, if the family has such layers
-    /// and a shared expert after them.
+    /// Number of layers before the first mixture of experts, and their width, if the family has such layers.
     pub(super) fn dense_first(self) -> Option<(usize, usize)> {
         match self {
-            Self::Glm4Moe { n_dense, dense_dim, .. } | Self::DeepSeek2 { n_dense, dense_dim, .. } => {
-                Some((n_dense, dense_dim))
-            }
+            Self::Glm4Moe { n_dense, dense_dim, .. }
+            | Self::DeepSeek2 { n_dense, dense_dim, .. }
+            | Self::Lfm2Moe { n_dense, dense_dim, .. } => Some((n_dense, dense_dim)),
+            _ => None,
+        }
+    }
+
+    /// Width of the shared expert, if the family has experts of `ffn_dim` columns and one.
+    pub(super) fn shared_dim(self, ffn_dim: usize) -> Option<usize> {
+        match self {
+            Self::Glm4Moe { .. } | Self::DeepSeek2 { .. } => Some(ffn_dim),
+            Self::Mamba { form: MambaForm::NemotronMoe { shared_dim, .. }, .. } => Some(shared_dim),
             _ => None,
         }
     }
@@ -273,6 +315,7 @@ impl Family {
                 | Self::Qwen3Next { .. }
                 | Self::Gemma3 { .. }
                 | Self::Lfm2
+                | Self::Lfm2Moe { .. }
         )
     }
 
@@ -291,6 +334,7 @@ impl Family {
                 | Self::MiniCpm
                 | Self::Gemma3 { .. }
                 | Self::Lfm2
+                | Self::Lfm2Moe { .. }
                 | Self::Gemma2 { .. }
                 | Self::Gemma4 { .. }
                 | Self::Mistral3 { .. }
@@ -876,6 +920,18 @@ pub static PRESETS: &[Preset] = &[
         ..LLAMA_3
     },
     Preset {
+        name: "lfm2-8b-a1b",
+        about: "LiquidAI/LFM2-8B-A1B, with attention in other layers",
+        family: Family::Lfm2Moe { n_experts: 32, n_used: 4, n_dense: 2, dense_dim: 7168 },
+        size: [24, 2048, 1792],
+        heads: [32, 8, 64],
+        n_vocab: 65_536,
+        n_ctx: 128_000,
+        rope_base: 1_000_000.0,
+        pre: Some("lfm2"),
+        ..LLAMA_3
+    },
+    Preset {
         name: "granite-4.0-h-micro",
         about: "ibm-granite/granite-4.0-h-micro",
         family: Family::Mamba {
@@ -923,6 +979,24 @@ pub static PRESETS: &[Preset] = &[
         },
         size: [56, 4480, 15_680],
         heads: [40, 8, 128],
+        n_vocab: 131_072,
+        rope_base: 10_000.0,
+        tied: false,
+        pre: Some("pixtral"),
+        ..LLAMA_3
+    },
+    Preset {
+        name: "nemotron-3-nano-30b-a3b",
+        about: "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B, with its layers in another order",
+        family: Family::Mamba {
+            form: MambaForm::NemotronMoe { n_experts: 128, n_used: 6, shared_dim: 3712 },
+            n_heads: 64,
+            n_groups: 8,
+            head_dim: 64,
+            state_dim: 128,
+        },
+        size: [52, 2688, 1856],
+        heads: [32, 2, 128],
         n_vocab: 131_072,
         rope_base: 10_000.0,
         tied: false,

@@ -6,8 +6,8 @@
 use ggml_types::types::REGISTRY;
 use sterna::backend::Backend;
 use sterna::program::{
-    Act, ActQuant, Embed, Expert, Experts, FfnIn, Gating, Groups, Linear, Logits, NormKind, ProjAdd, Routing,
-    Row, RowsOf, Step,
+    Act, ActQuant, Embed, Expert, Experts, FfnIn, Gating, Groups, Linear, Logits, NormAdd, NormKind, ProjAdd,
+    Routing, Row, RowsOf, Step,
 };
 use support::case::{
     Case, Numbers, StepCase, backend, backends, backends_alternating, cpus, few_backends, limits, rows,
@@ -242,6 +242,39 @@ fn experts_chosen_by_other_scores() {
     }
 }
 
+/// Without a gate, with a norm of the router, and with the sum in a buffer of its own, which is then
+/// normalised and added; rows one by one and sorted.
+#[test]
+fn experts_without_gates_and_with_their_own_sum() {
+    for (name, act, has_out) in [
+        ("f16", Act::Relu2, false),
+        ("q8_0", Act::Relu2, true),
+        ("q4_0", Act::GeluTanh, true),
+        ("f16", Act::Silu, false),
+    ] {
+        for (n_rows, has_gate) in [(1, false), (3, true), (3, false), (21, false), (21, true)] {
+            let (dim, ffn_dim, n_experts, n_used) = (64, 96, 20, 3);
+            let case_name = format!("{name} {act:?}, gate: {has_gate}, out: {has_out}, {n_rows} rows");
+            let mut case = Case::new(&case_name, limits(n_rows + 1, 1, 1));
+            let [x, sum] = ["x", "sum"].map(|name| case.buf(name, dim));
+            let [norm, router_norm, post] = [(); 3].map(|()| case.norm(NormKind::Rms, dim));
+            let router = case.linear(ty("f32"), n_experts, dim, ActQuant::None);
+            let mut experts = case.experts([name; 3], [n_experts, dim, ffn_dim], ActQuant::None);
+            if !has_gate {
+                experts.iter_mut().for_each(|expert| expert.gate = None);
+            }
+            let stage = Experts::of(x, norm, router, experts, n_used, act);
+            let (router_norm, out) = (has_out.then_some(router_norm), has_out.then_some(sum));
+            case.p.push("experts", Experts { router_norm, out, ..stage });
+            case.p.push("norm_add", NormAdd { y: sum, norm: post, scale: 0.75, x });
+            let values = |case: &mut Case| case.numbers.values(n_rows * dim);
+            let inputs = vec![(x, values(&mut case)), (sum, values(&mut case))];
+            let step = StepCase { rows: single(n_rows), stages: 0..2, inputs, read: vec![x, sum] };
+            case.check(backends(), &shuffled_pages(1, 1), &[step]);
+        }
+    }
+}
+
 /// Gate and up types that one kernel computes together and that need two, in tiles with and without tensor
 /// cores.
 #[test]
@@ -282,7 +315,7 @@ fn expert_rows_do_not_depend_on_the_batch() {
         let router = case.linear(ty("f32"), n_experts, dim, ActQuant::None);
         let experts = (0..n_experts)
             .map(|_| Expert {
-                gate: case.linear(ty(name), ffn_dim, dim, act),
+                gate: Some(case.linear(ty(name), ffn_dim, dim, act)),
                 up: case.linear(ty(name), ffn_dim, dim, act),
                 down: case.linear(ty(name), dim, ffn_dim, act),
             })

@@ -9,7 +9,7 @@ use sterna::backend::cpu::Cpu;
 use sterna::backend::cuda::driver::{Driver, simt::Simt};
 use sterna::backend::cuda::{Cuda, Overrides, Profiling, Streaming};
 use sterna::backend::{Backend, DeviceOptions, GpuLayers, MinBatch, Plan};
-use sterna::program::{PageTable, Row, Sampling, Stage, Step};
+use sterna::program::{Expert, PageTable, Row, Sampling, Stage, Step};
 use support::case::model::{MIXTURE, Model, SMALL};
 use support::case::{Case, Running, limits, shuffled_pages, windowed_limits, windowed_pages};
 
@@ -245,7 +245,7 @@ fn faults_are_errors_that_name_the_call() {
 fn experts_alone_can_run_on_the_cpu() {
     let (case, pages) = model_case(Model { n_layers: 4, weights: "q8_0", kv: "f32", ..MIXTURE });
     let of_stage = |(_, stage): &(String, Stage)| match stage {
-        Stage::Experts(s) => s.experts.iter().flat_map(|e| [e.gate.w, e.up.w, e.down.w]).collect(),
+        Stage::Experts(s) => s.experts.iter().flat_map(Expert::layers).map(|layer| layer.w).collect(),
         _ => Vec::new(),
     };
     let names = case.p.stages.iter().flat_map(of_stage).map(|w| case.p.weight_decl(w).name.clone());

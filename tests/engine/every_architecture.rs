@@ -28,7 +28,7 @@ const ELSEWHERE: [(&str, [&str; 3]); 4] = [
 ];
 
 /// Names with a model that `scripts/golden/transformers` creates, with logits by transformers.
-const OF_TRANSFORMERS: [&str; 9] = [
+const OF_TRANSFORMERS: [&str; 17] = [
     "arcee",
     "seed_oss",
     "ernie4_5",
@@ -38,6 +38,14 @@ const OF_TRANSFORMERS: [&str; 9] = [
     "command-r",
     "starcoder2",
     "stablelm",
+    "lfm2moe",
+    "nemotron_h_moe",
+    "qwen2moe",
+    "ernie4_5-moe",
+    "hunyuan-moe",
+    "dots1",
+    "bailingmoe2",
+    "afmoe",
 ];
 
 /// Names that `card.rs` does not translate, because readers of model cards have no other name for them.

@@ -70,6 +70,8 @@ const CASES: &[Case] = &[
     Case { other_eps: true, ..plain("deepseek2/tiny-f16.gguf", "deepseek2/f16.hf-fp32") },
     plain("gemma2/tiny-f16.gguf", "gemma2/f16.hf-fp32"),
     plain("gemma4/tiny-f16.gguf", "gemma4/f16.hf-fp32"),
+    plain("lfm2moe/tiny-f16.gguf", "lfm2moe/f16.hf-fp32"),
+    plain("nemotron_h_moe/tiny-f16.gguf", "nemotron_h_moe/f16.hf-fp32"),
     plain("olmo2/tiny-f16.gguf", "olmo2/f16.hf-fp32"),
     plain("mistral3/tiny-f16.gguf", "mistral3/f16.hf-fp32"),
     Case { int8: true, ..plain("llama-i2_s/tiny-i2_s.gguf", "llama-i2_s/i2_s.spec-fp64") },
@@ -117,12 +119,14 @@ fn logits_match_the_references() {
 }
 
 /// Models of `shared/golden` with a prompt of 512 tokens and transformers' logits of some of its positions.
-const LONG: [&str; 16] = [
+const LONG: [&str; 19] = [
     "granite/f16",
     "glm4/f16",
     "phi3/f16",
     "qwen3next/f16",
     "lfm2/f16",
+    "lfm2moe/f16",
+    "nemotron_h_moe/f16",
     "granitehybrid/f16",
     "falcon-h1/f16",
     "glm4moe/f16",
@@ -131,6 +135,7 @@ const LONG: [&str; 16] = [
     "deepseek2/lite-f16",
     "gemma2/f16",
     "gemma4/f16",
+    "gemma4/moe-f16",
     "olmo2/f16",
     "olmo2/olmo3-f16",
     "mistral3/f16",

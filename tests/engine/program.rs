@@ -100,7 +100,7 @@ fn put_experts(p: &mut Program, n: usize, n_used: usize) {
     let norm = norm.expect("a norm");
     let down = stage!(p, "0.ffn_out", ProjAdd).w.clone();
     let router = Linear { w: p.weight("router", by_name("f32").unwrap(), 1, 256), ..up.clone() };
-    let expert = Expert { gate: gate.expect("a gate"), up, down };
+    let expert = Expert { gate, up, down };
     let stage = Experts::of(x, norm, router, vec![expert; n], n_used, Act::Silu);
     let at = p.stages.iter().position(|(label, _)| label == "0.ffn_in").expect("a stage");
     p.stages[at] = ("0.experts".into(), stage.into());
@@ -216,6 +216,16 @@ const FAULTS: &[Fault] = &[
     ("more experts than there are", |p| put_experts(p, 1, 2), &["experts", "2 of 1 experts"]),
     ("no expert for a row", |p| put_experts(p, 1, 0), &["experts", "0 of 1 experts"]),
     ("a router for fewer experts", |p| put_experts(p, 2, 1), &["experts", "[2, 256]"]),
+    (
+        "a gate of only one expert",
+        |p| {
+            put_experts(p, 2, 1);
+            let w = p.weight("router of two", by_name("f32").unwrap(), 2, 256);
+            let stage = stage!(p, "0.experts", Experts);
+            (stage.router.w, stage.experts[1].gate) = (w, None);
+        },
+        &["experts", "with a gate and without"],
+    ),
     (
         "a group of one expert",
         |p| {

@@ -42,9 +42,11 @@ fn others() -> Vec<(&'static str, Vec<u8>)> {
     let mamba = |form| Family::Mamba { form, n_heads: 4, n_groups: 2, head_dim: 24, state_dim: 16 };
     let families = [
         ("lfm2", Family::Lfm2, 3),
+        ("lfm2moe", Family::Lfm2Moe { n_experts: 4, n_used: 2, n_dense: 1, dense_dim: 96 }, 3),
         ("granitehybrid", mamba(MambaForm::Granite), 6),
         ("falcon-h1", mamba(MambaForm::Falcon), 2),
         ("nemotron_h", mamba(MambaForm::Nemotron), 4),
+        ("nemotron_h_moe", mamba(MambaForm::NemotronMoe { n_experts: 4, n_used: 2, shared_dim: 96 }), 6),
     ];
     let spec = Preset::by_name("tiny-hybrid").unwrap().spec(Some("f32"), Some("f32"), 3).unwrap();
     let of = |(name, family, n_layers)| {

@@ -15,8 +15,8 @@ use super::stream::{Layout, Reader, Streaming};
 use super::system::{self, NAME};
 use super::weights::{StoredWeight, Weights};
 use super::{
-    attend, attn_in, conv, delta, embed, experts, ffn_in, head_proj, latent_in, logits, mamba, proj_add,
-    proj_in, sample,
+    attend, attn_in, conv, delta, embed, experts, ffn_in, head_proj, latent_in, logits, mamba, norm_add,
+    proj_add, proj_in, sample,
 };
 use crate::{BackendError, DeviceMemory, KvPage, StageTime, assert_declared, memory};
 use sterna_cpu_kernels::{Heap, Kernels};
@@ -109,6 +109,7 @@ impl Sizes {
                 | Stage::Conv(_)
                 | Stage::Mamba(_)
                 | Stage::ProjAdd(_)
+                | Stage::NormAdd(_)
                 | Stage::Logits(_)
                 | Stage::Sample(_) => {}
             }
@@ -373,6 +374,7 @@ fn run_stage(cx: &mut Cx<'_>, stage: &Stage) -> Result<(), BackendError> {
         Stage::Delta(s) => delta::run(cx, s),
         Stage::Mamba(s) => mamba::run(cx, s),
         Stage::ProjAdd(s) => return proj_add::run(cx, s),
+        Stage::NormAdd(s) => norm_add::run(cx, s),
         Stage::FfnIn(s) => return ffn_in::run(cx, s),
         Stage::Experts(s) => return experts::run(cx, s),
         Stage::Logits(s) => return logits::run(cx, s),

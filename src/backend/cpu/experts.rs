@@ -12,18 +12,23 @@ use sterna_program::{Expert, Experts};
 const CHUNK: usize = 8192;
 
 pub fn run(cx: &mut Cx<'_>, s: &Experts) -> Result<(), BackendError> {
-    let Experts { x, ref norm, ref router, ref routing, ref experts, n_used, act } = *s;
+    let Experts { x, ref norm, ref router_norm, ref router, ref routing, ref experts, n_used, act, out } = *s;
     let n = cx.step.rows.len();
     let k = cx.k.real;
     let norm = cx.weights.norm(norm);
-    let x = &mut cx.bufs[x.0 as usize];
+    let router_norm = router_norm.as_ref().map(|norm| cx.weights.norm(norm));
+    let x = &cx.bufs[x.0 as usize];
     let (dim, n_experts) = (x.cols, experts.len());
     let bias = routing.bias.map(|bias| cx.weights.vector(bias));
     let Scratch { logits, order, scores, choices, gate, h, product, sum } = &mut cx.scratch.experts;
 
     let normed = |row: usize, out: &mut [f32]| norm.apply(k, &x.rows(n)[row * dim..][..dim], out);
     let logits = &mut logits[..n * n_experts];
-    cx.layers.run(n, normed, false, [(router, &mut *logits)])?;
+    let of_router = |row: usize, out: &mut [f32]| match &router_norm {
+        Some(norm) => norm.apply(k, &x.rows(n)[row * dim..][..dim], out),
+        None => normed(row, out),
+    };
+    cx.layers.run(n, of_router, false, [(router, &mut *logits)])?;
     choices.clear();
     for (row, z) in logits.chunks_exact_mut(n_experts).enumerate() {
         routing.choose(z, bias, n_used, order, scores);
@@ -32,18 +37,24 @@ pub fn run(cx: &mut Cx<'_>, s: &Experts) -> Result<(), BackendError> {
     choices.sort_unstable_by_key(|choice| (choice.expert, choice.row));
 
     let chosen = choices.chunk_by(|a, b| a.expert == b.expert).map(|rows| &experts[rows[0].expert]);
-    cx.layers.choose(chosen.flat_map(|expert| [expert.gate.w, expert.up.w, expert.down.w]));
+    cx.layers.choose(chosen.flat_map(|expert| expert.layers().map(|layer| layer.w)));
 
     let sum = &mut sum[..n * dim];
     sum.fill(0.0);
     for rows in choices.chunk_by(|a, b| a.expert == b.expert) {
         let Expert { gate: gates, up, down } = &experts[rows[0].expert];
         let ffn_dim = cx.weights.get(up.w).shape().rows;
-        let (gate, h) = (&mut gate[..rows.len() * ffn_dim], &mut h[..rows.len() * ffn_dim]);
+        let h = &mut h[..rows.len() * ffn_dim];
         let input = |i: usize, out: &mut [f32]| normed(rows[i].row, out);
-        cx.layers.run(rows.len(), input, false, [(gates, &mut *gate), (up, &mut *h)])?;
-        let gate = &*gate;
-        cx.pool.chunks_mut(h, CHUNK, |i, h| (k.gate)(act, &gate[i * CHUNK..][..h.len()], h));
+        if let Some(gates) = gates {
+            let gate = &mut gate[..rows.len() * ffn_dim];
+            cx.layers.run(rows.len(), input, false, [(gates, &mut *gate), (up, &mut *h)])?;
+            let gate = &*gate;
+            cx.pool.chunks_mut(h, CHUNK, |i, h| (k.gate)(act, &gate[i * CHUNK..][..h.len()], h));
+        } else {
+            cx.layers.run(rows.len(), input, false, [(up, &mut *h)])?;
+            cx.pool.chunks_mut(h, CHUNK, |_, h| (k.act)(act, h));
+        }
         let product = &mut product[..rows.len() * dim];
         let input = |i: usize, out: &mut [f32]| out.copy_from_slice(&h[i * ffn_dim..][..ffn_dim]);
         cx.layers.run(rows.len(), input, false, [(down, &mut *product)])?;
@@ -52,6 +63,12 @@ pub fn run(cx: &mut Cx<'_>, s: &Experts) -> Result<(), BackendError> {
             sum.iter_mut().zip(product).for_each(|(sum, y)| *sum += choice.weight * y);
         }
     }
-    x.rows_mut(n).iter_mut().zip(sum).for_each(|(x, sum)| *x += *sum);
+    match out {
+        Some(out) => cx.bufs[out.0 as usize].rows_mut(n).copy_from_slice(sum),
+        None => {
+            let x = cx.bufs[s.x.0 as usize].rows_mut(n);
+            x.iter_mut().zip(sum).for_each(|(x, sum)| *x += *sum);
+        }
+    }
     Ok(())
 }

@@ -23,6 +23,7 @@ pub mod linear;
 mod logits;
 mod mamba;
 mod norm;
+mod norm_add;
 mod numa;
 pub mod pool;
 mod proj_add;

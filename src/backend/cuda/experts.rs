@@ -17,7 +17,7 @@ use super::linear::matmul::Matmul;
 use super::linear::shared::Part;
 use super::linear::{self, Input};
 use super::mixture::{
-    DOWN, LAYERS, Mixture, entries, has_pairs, is_sorted, lanes_log2, most_tiles, on_halves, products,
+    DOWN, LAYERS, Mixture, UP, entries, has_pairs, is_sorted, lanes_log2, most_tiles, on_halves, products,
     shares, slot_geometry, table_bytes, tile_part, work,
 };
 use super::op::Op;
@@ -158,7 +158,7 @@ fn launch(
         outputs: decl.rows as u32,
         chunks: products.chunks(decl.cols) as u32,
         of_step: u32::from(norm.is_some()),
-        reserved: 0,
+        adds: 1,
     };
     change(&mut params);
     let room = cx.limits.shared_bytes as usize;
@@ -191,7 +191,7 @@ fn by_row<T: bytemuck::Pod>(
 
 /// The router's product, for steps whose rows are not sorted.
 fn router(s: &Experts, logits: Place) -> Layers<'_> {
-    let input = Input { x: s.x, norm: Some(&s.norm), rows: RowsOf::Step };
+    let input = Input { x: s.x, norm: Some(s.norm_of_router()), rows: RowsOf::Step };
     Layers { stage: "logits", layers: vec![(&s.router, logits)], input, soft_cap: None }
 }
 
@@ -205,7 +205,7 @@ impl Op for &Experts {
         if s.routing.groups.is_some_and(|groups| groups.n > GROUPS_MAX as usize) {
             return Err(format!("more than {GROUPS_MAX} groups of experts"));
         }
-        let all = s.experts.iter().flat_map(|expert| LAYERS.map(|layer| layer(expert)));
+        let all = s.experts.iter().flat_map(Expert::layers);
         if all.chain([&s.router]).any(|linear| linear.basis.is_some()) {
             return Err("experts in a rotated basis".to_owned());
         }
@@ -240,7 +240,7 @@ impl Op for &Experts {
     fn add_macs(&self, p: &Program, all: &mut Macs) {
         linear::add_macs(p, &[&self.router], all);
         let share = self.n_used as f64 / self.experts.len() as f64;
-        for linear in self.experts.iter().flat_map(|expert| LAYERS.map(|layer| layer(expert))) {
+        for linear in self.experts.iter().flat_map(Expert::layers) {
             let w = p.weight_decl(linear.w);
             let macs = ((w.rows * w.cols) as f64 * share) as u64;
             // Tiles multiply codes as halves, and ternary weights without tensor cores.
@@ -253,7 +253,17 @@ impl Op for &Experts {
 
     fn launches(&self, cx: &Cx<'_>) -> Vec<Launch> {
         let s = *self;
-        let Experts { x: buf, ref norm, ref router, ref routing, ref experts, n_used, act } = *s;
+        let Experts {
+            x: buf,
+            ref norm,
+            router_norm: _,
+            ref router,
+            ref routing,
+            ref experts,
+            n_used,
+            act,
+            out,
+        } = *s;
         let routes_first = !routing.is_softmax_of_chosen();
         let (p, rows) = (cx.p, cx.shape.rows);
         let sorted = is_sorted(p, s, cx.limits, rows);
@@ -265,6 +275,7 @@ impl Op for &Experts {
         let mut all = Vec::new();
         if sorted {
             // The router runs as an expert that every row uses, in tiles of neighbouring rows.
+            let norm = Some(s.norm_of_router());
             let of_all = Layer { linear: router, at: entries(s) - 1, act: ACT_NONE, x, norm, out: logits };
             let work = Work { rows: experts.len(), paired: false };
             let chunks = self::products(p, router).expect("it was uploaded").chunks(dim);
@@ -292,10 +303,16 @@ impl Op for &Experts {
         if has_pairs(p, s) {
             all.push(launch(cx, s, &of(0, combine::act(act), hidden), &blocks(0), choose));
         } else {
-            all.push(launch(cx, s, &of(0, ACT_NONE, gates), &blocks(0), choose));
-            all.push(launch(cx, s, &of(1, ACT_NONE, hidden), &blocks(1), |_| ()));
+            // The first launch chooses the experts.
+            let of_up = of(UP, ACT_NONE, hidden);
+            if first.gate.is_some() {
+                all.push(launch(cx, s, &of(0, ACT_NONE, gates), &blocks(0), choose));
+                all.push(launch(cx, s, &of_up, &blocks(UP), |_| ()));
+            } else {
+                all.push(launch(cx, s, &of_up, &blocks(UP), choose));
+            }
             let of_slots = Combine {
-                gate: Some(Place::At(gates)),
+                gate: first.gate.as_ref().map(|_| Place::At(gates)),
                 y: Place::At(hidden),
                 out: Place::At(hidden),
                 cols: ffn_dim,
@@ -305,16 +322,17 @@ impl Op for &Experts {
             };
             all.extend(of_slots.launches(cx));
         }
+        let (to, adds) = (cx.buf(out.unwrap_or(buf)), u32::from(out.is_none()));
         let down = Layer { x: hidden, norm: None, ..of(DOWN, ACT_NONE, products) };
         all.push(launch(cx, s, &down, &blocks(DOWN), |params| {
             if !sorted {
-                params.x = x;
+                (params.x, params.adds) = (to, adds);
                 params.step = cx.tables();
             }
         }));
         if sorted {
             let routes = routes(cx, s);
-            let params = MixParams { step: cx.tables(), routes, products, x, cols: dim as u32, reserved: 0 };
+            let params = MixParams { step: cx.tables(), routes, products, x: to, cols: dim as u32, adds };
             all.push(by_row(cx, MIX, [dim.div_ceil(MIX_THREADS as usize), rows], MIX_THREADS, &params));
         }
         all

@@ -1,12 +1,13 @@
 //! The lowering of a stage to operations, which the plan and the compiled program ask for everything else.
 
-use super::cx::Cx;
+use super::cx::{Cx, Place};
 use super::driver::{Launch, Limits};
 use super::kernel_name::KernelName;
 use super::op::Ops;
+use super::post_norm::PostNorm;
 use super::{attend, attn_in, ffn_in, logits, proj_add, proj_in};
 use crate::Macs;
-use sterna_program::{Program, Stage};
+use sterna_program::{NormAdd, Program, Stage};
 
 /// A stage as its operations.
 pub struct Lowered<'a>(Ops<'a>);
@@ -24,6 +25,11 @@ impl<'a> Lowered<'a> {
             Stage::Delta(s) => vec![Box::new(s)],
             Stage::Mamba(s) => vec![Box::new(s)],
             Stage::ProjAdd(s) => proj_add::lower(p, s),
+            Stage::NormAdd(s) => {
+                let NormAdd { y, ref norm, scale, x } = *s;
+                let (norms, product, cols) = ([Some(norm), None], Place::Buf(y), p.buf_decl(x).cols);
+                vec![Box::new(PostNorm { norms, product, x, cols, scale })]
+            }
             Stage::FfnIn(s) => ffn_in::lower(p, s),
             Stage::Experts(s) => vec![Box::new(s)],
             Stage::Logits(s) => logits::lower(s),

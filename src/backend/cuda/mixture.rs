@@ -10,10 +10,11 @@ use super::weight::{DeviceWeight, Mma, Products, layer_params};
 use crate::BackendError;
 use sterna_program::{Expert, Experts, Linear, Program, Stage};
 
-/// The layers of an expert, in the order of a table.
+/// The layers of an expert, in the order of a table. Without a gate, up has its place too.
 pub const LAYERS: [fn(&Expert) -> &Linear; 3] =
-    [|expert| &expert.gate, |expert| &expert.up, |expert| &expert.down];
+    [|expert| expert.gate.as_ref().unwrap_or(&expert.up), |expert| &expert.up, |expert| &expert.down];
 
+pub const UP: usize = 1;
 pub const DOWN: usize = 2;
 
 /// Static shared memory of the kernels for tiles: the parameters of two layers.
@@ -77,7 +78,7 @@ impl Mixture {
         let rows = p.limits.rows;
         let slots = |s: &Experts| rows * s.n_used;
         let ffn_dim = |s: &Experts| p.weight_decl(s.experts[0].up.w).rows;
-        let gates = |s: &Experts| if has_pairs(p, s) { 0 } else { slots(s) };
+        let gates = |s: &Experts| if has_pairs(p, s) || s.experts[0].gate.is_none() { 0 } else { slots(s) };
         let arrived = |s: &Experts| {
             let shares = |rows: &usize| match is_sorted(p, s, limits, *rows) {
                 true => 0,
@@ -110,7 +111,7 @@ impl Mixture {
     ) -> Result<(), BackendError> {
         mixtures(p).try_for_each(|(i, s)| {
             for (half, weights) in [Some(weights), in_place].into_iter().flatten().enumerate() {
-                let layers = s.experts.iter().flat_map(|Expert { gate, up, down }| [gate, up, down]);
+                let layers = s.experts.iter().flat_map(|expert| LAYERS.map(|layer| layer(expert)));
                 let table: Vec<LinearParams> =
                     layers.chain([&s.router]).map(|layer| layer_params(weights, layer)).collect();
                 let at = self.tables[i] + half as u64 * table_bytes(s);
@@ -128,8 +129,8 @@ pub fn products(p: &Program, linear: &Linear) -> Option<Products> {
 
 /// True if one kernel computes gate and up.
 pub fn has_pairs(p: &Program, s: &Experts) -> bool {
-    let [gate, up] = [&s.experts[0].gate, &s.experts[0].up];
-    gate.act == up.act && products(p, gate) == products(p, up)
+    let Expert { gate, up, down: _ } = &s.experts[0];
+    gate.as_ref().is_some_and(|gate| gate.act == up.act && products(p, gate) == products(p, up))
 }
 
 /// True if no mixture of a program sorts the rows of a step of `rows` rows, so that only the weights of
@@ -141,14 +142,12 @@ pub fn reads_chosen(p: &Program, limits: Limits, rows: usize) -> bool {
 /// True if the rows of a step are sorted by expert: if there are more slots than experts, so that some share
 /// an expert, or if the row of a slot does not fit into shared memory, but part of a tile's rows does.
 pub fn is_sorted(p: &Program, s: &Experts, limits: Limits, rows: usize) -> bool {
-    let Expert { gate, up, down } = &s.experts[0];
-    let layers = [&s.router, gate, up, down];
     let all = |fits: &dyn Fn(Products, usize) -> bool| {
         let of = |linear: &&Linear| {
             let cols = p.weight_decl(linear.w).cols;
             products(p, linear).is_some_and(|products| fits(products, cols))
         };
-        layers.iter().all(of)
+        s.experts[0].layers().chain([&s.router]).all(|linear| of(&linear))
     };
     let room = limits.shared_bytes as usize;
     let slots_fit = || all(&|products, cols| shared::shared_bytes(products, cols, 1) <= room);

@@ -143,7 +143,7 @@ fn expert_weights(p: &Program) -> HashSet<Weight> {
         Stage::Experts(s) => s.experts.as_slice(),
         _ => &[],
     });
-    experts.flat_map(|expert| [expert.gate.w, expert.up.w, expert.down.w]).collect()
+    experts.flat_map(|expert| expert.layers().map(|layer| layer.w)).collect()
 }
 
 /// The layers of a program that have matrices of their own, with the matrices that may be streamed.

@@ -14,33 +14,38 @@ use sterna_program::{
     ActQuant, Expert, Experts, Gating, Groups, Linear, Program, Routing, RowsOf, Stage, Weight,
 };
 
-const LAYERS: [fn(&Expert) -> &Linear; 3] =
-    [|expert| &expert.gate, |expert| &expert.up, |expert| &expert.down];
+/// The layers of a mixture's experts: those of the gate, if they have one, of up and of down.
+fn layers(s: &Experts) -> Vec<Vec<&Linear>> {
+    let of = |layer: fn(&Expert) -> Option<&Linear>| s.experts.iter().filter_map(layer).collect::<Vec<_>>();
+    let gates = of(|expert| expert.gate.as_ref());
+    let others = [of(|expert| Some(&expert.up)), of(|expert| Some(&expert.down))];
+    [gates].into_iter().filter(|gates| !gates.is_empty()).chain(others).collect()
+}
 
 pub fn missing(cx: &Device<'_>, p: &Program, s: &Experts) -> Vec<String> {
     let mut missing = linear::missing(cx, p, "experts", &[&s.router]);
     if s.experts.len() > MAX_EXPERTS {
         missing.push(format!("more than {MAX_EXPERTS} experts"));
     }
-    let all = s.experts.iter().flat_map(|Expert { gate, up, down }| [gate, up, down]);
+    let all = s.experts.iter().flat_map(Expert::layers);
     if all.chain([&s.router]).any(|linear| linear.basis.is_some()) {
         missing.push("experts in a rotated basis".to_owned());
     }
-    for layer in LAYERS {
-        let first = layer(&s.experts[0]);
+    for layers in layers(s) {
+        let first = layers[0];
         let ty = p.weight_decl(first.w).ty;
         missing.extend(linear::missing(cx, p, "experts", &[first]));
         // These have one factor per tensor, which is a parameter of the dispatch.
         if WeightFormat::of(ty).is_some_and(|format| format.ints) {
             missing.push(format!("experts__{}", ty.name()));
         }
-        let is_alike =
-            |expert: &Expert| p.weight_decl(layer(expert).w).ty.is(ty) && layer(expert).act == first.act;
-        if !s.experts.iter().all(is_alike) {
+        let is_alike = |layer: &&Linear| p.weight_decl(layer.w).ty.is(ty) && layer.act == first.act;
+        if !layers.iter().all(is_alike) {
             missing.push("experts of different types".to_owned());
         }
     }
-    if s.experts[0].gate.act != s.experts[0].up.act {
+    let Expert { gate, up, down: _ } = &s.experts[0];
+    if gate.as_ref().is_some_and(|gate| gate.act != up.act) {
         missing.push("experts whose gate and up quantise their inputs differently".to_owned());
     }
     missing
@@ -98,11 +103,6 @@ fn mixtures(p: &Program) -> impl Iterator<Item = &Experts> {
     p.stages.iter().filter_map(|(_, stage)| if let Stage::Experts(s) = stage { Some(s) } else { None })
 }
 
-/// The three layers of a mixture, each over all experts.
-fn layers(s: &Experts) -> [Vec<&Linear>; 3] {
-    LAYERS.map(|layer| s.experts.iter().map(layer).collect())
-}
-
 /// Layers of all mixtures. Each has a [`table`].
 pub fn all_layers(p: &Program) -> impl Iterator<Item = Vec<&Linear>> {
     mixtures(p).flat_map(layers)
@@ -131,15 +131,16 @@ struct Products<'a> {
 }
 
 pub fn dispatches<'a>(cx: &Cx<'a>, s: &'a Experts) -> Vec<Dispatch<'a>> {
-    let Experts { x, ref norm, ref router, ref routing, ref experts, n_used, act } = *s;
+    let Experts { x, ref norm, ref router_norm, ref router, ref routing, ref experts, n_used, act, out } = *s;
     let (memory, dim) = (cx.memory, cx.p.buf_decl(x).cols);
     let (n_experts, n_used) = (experts.len(), n_used as u32);
     let ffn_dim = cx.p.weight_decl(experts[0].up.w).rows;
     let input = Input { x, norm: Some(norm), rows: RowsOf::Step };
+    let input_of_router = Input { norm: Some(s.norm_of_router()), ..input };
     let (fresh, routes) = (&memory.fresh, &memory.routes);
     let of_router = Layer { linear: router, out: fresh, out_cols: n_experts, out_at: 0, what: 0 };
     // Products that are stored unchanged use the kernel of the logits.
-    let mut all = linear::dispatches(cx, "logits", input, vec![of_router]);
+    let mut all = linear::dispatches(cx, "logits", input_of_router, vec![of_router]);
 
     let params = vec![n_experts as u32, n_used, slots(cx.p, s) as u32, dim as u32];
     let on_routes = |kernel, buffers, grid| Dispatch {
@@ -155,17 +156,20 @@ pub fn dispatches<'a>(cx: &Cx<'a>, s: &'a Experts) -> Vec<Dispatch<'a>> {
     all.push(Dispatch { params: [route.params, of_routing.to_vec()].concat(), ..route });
     all.push(on_routes(Kernel::Group, vec![&memory.step.buffer, routes], Grid::Once));
 
-    let [gates, ups, downs] = layers(s);
-    let (first, down) = (gates[0], downs[0]);
-    if !linear::is_same_input(cx, router, first) {
+    let mut of_all = layers(s).into_iter();
+    let gates = experts[0].gate.as_ref().and_then(|_| of_all.next());
+    let [ups, downs] = std::array::from_fn(|_| of_all.next().expect("up and down"));
+    let (first, down) = (gates.as_ref().map_or(ups[0], |gates| gates[0]), downs[0]);
+    if router_norm.is_some() || !linear::is_same_input(cx, router, first) {
         all.push(linear::input_dispatch(cx, input, first));
     }
     let hidden = |layers, what| {
         let (stage, out_cols) = ("ffn_in", ffn_dim);
         products(cx, &Products { stage, layers, out: fresh, out_cols, what, gathers: true }, s)
     };
-    all.extend(hidden(gates, ffn_in::activation(act)));
-    all.extend(hidden(ups, ffn_in::times(act)));
+    let of_up = if gates.is_some() { ffn_in::times(act) } else { ffn_in::activation(act) };
+    all.extend(gates.into_iter().flat_map(|gates| hidden(gates, ffn_in::activation(act))));
+    all.extend(hidden(ups, of_up));
 
     let mut params = linear::norm(cx, None).to_vec();
     let is_int8 = down.act == ActQuant::I8PerToken;
@@ -179,8 +183,9 @@ pub fn dispatches<'a>(cx: &Cx<'a>, s: &'a Experts) -> Vec<Dispatch<'a>> {
     let of_down =
         Products { stage: "logits", layers: downs, out: fresh, out_cols: dim, what: 0, gathers: false };
     all.extend(products(cx, &of_down, s));
-    let x = &memory.bufs[x.0 as usize];
-    all.push(on_routes(Kernel::Mix, vec![&memory.step.buffer, fresh, routes, x], a_row(dim as u32)));
+    let to = &memory.bufs[out.unwrap_or(x).0 as usize];
+    let mix = on_routes(Kernel::Mix, vec![&memory.step.buffer, fresh, routes, to], a_row(dim as u32));
+    all.push(Dispatch { params: [mix.params, vec![u32::from(out.is_none()), 0, 0, 0]].concat(), ..mix });
     all
 }
 

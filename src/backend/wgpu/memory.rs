@@ -105,6 +105,7 @@ impl Shared {
                 | Stage::HeadProj(_)
                 | Stage::Delta(_)
                 | Stage::Mamba(_)
+                | Stage::NormAdd(_)
                 | Stage::Logits(_)
                 | Stage::Sample(_) => {}
             }

@@ -7,7 +7,7 @@ use wgpu::Buffer;
 use super::linear::{self, Input, Layer};
 use super::shader::Kernel;
 use super::{Cx, Dispatch, Grid};
-use sterna_program::{Norm, Program, ProjAdd, RowsOf};
+use sterna_program::{Norm, NormAdd, Program, ProjAdd, RowsOf};
 
 /// Bytes of a step's products, if they are not added directly.
 pub fn fresh_bytes(p: &Program, s: &ProjAdd) -> u64 {
@@ -25,19 +25,37 @@ pub fn dispatches<'a>(cx: &Cx<'a>, s: &'a ProjAdd) -> Vec<Dispatch<'a>> {
     }
     // A product that is stored unchanged uses the kernel of the logits.
     let mut all = linear::dispatches(cx, "logits", input, vec![layer(&cx.memory.fresh)]);
-    let mut params = linear::norm(cx, post.as_ref()).to_vec();
+    let norms = [post.as_ref(), residual.as_ref()];
+    all.push(post_norm(cx, norms, scale, &cx.memory.fresh, (x, dim)));
+    all
+}
+
+/// A buffer, normalised, added to the residual stream.
+pub fn add_normed<'a>(cx: &Cx<'a>, s: &'a NormAdd) -> Dispatch<'a> {
+    let NormAdd { y, ref norm, scale, x } = *s;
+    let dim = cx.p.buf_decl(x).cols;
+    let [y, x] = [y, x].map(|buf| &cx.memory.bufs[buf.0 as usize]);
+    post_norm(cx, [Some(norm), None], scale, y, (x, dim))
+}
+
+/// `x = scale * (residual(x) + post(product))`, with the norms `[post, residual]` and rows of `dim` elements.
+fn post_norm<'a>(
+    cx: &Cx<'a>,
+    [post, residual]: [Option<&Norm>; 2],
+    scale: f32,
+    product: &'a Buffer,
+    (x, dim): (&'a Buffer, usize),
+) -> Dispatch<'a> {
+    let mut params = linear::norm(cx, post).to_vec();
     params.extend(residual.iter().flat_map(|residual| linear::norm(cx, Some(residual))));
     params.extend([dim as u32, scale.to_bits()]);
-    all.push(Dispatch {
-        kernels: vec![(
-            usize::MAX,
-            Kernel::PostNorm(if residual.is_some() { "residual" } else { "product" }),
-        )],
+    let kernel = Kernel::PostNorm(if residual.is_some() { "residual" } else { "product" });
+    Dispatch {
+        kernels: vec![(usize::MAX, kernel)],
         params,
-        buffers: vec![&cx.memory.step.buffer, &cx.memory.constants, &cx.memory.fresh, x],
+        buffers: vec![&cx.memory.step.buffer, &cx.memory.constants, product, x],
         grid: Grid::Rows { x: 1, rows: RowsOf::Step },
-    });
-    all
+    }
 }
 
 /// Normalises rows of `x`, `cols` elements each, in place.

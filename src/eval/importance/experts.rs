@@ -147,15 +147,15 @@ impl Layer {
         };
         let (z, h) = (buf("z", n_experts), buf("h", ffn_dim));
         let first = program.stages.len();
-        let w = Linear { norm: Some(s.norm.clone()), ..s.router.clone() };
+        let w = Linear { norm: Some(s.norm_of_router().clone()), ..s.router.clone() };
         program.push(format!("{label}.router"), ProjAdd::plain(x, w, z));
         for (i, expert) in s.experts.iter().enumerate() {
-            let (gate, up) = (Some(expert.gate.clone()), expert.up.clone());
+            let (gate, up) = (expert.gate.clone(), expert.up.clone());
             let stage = FfnIn { gate, ..FfnIn::plain(x, s.norm.clone(), up, s.act, h) };
             program.push(format!("{label}.{i}"), stage);
         }
-        let [gate, up, down] = [&s.experts[0].gate, &s.experts[0].up, &s.experts[0].down];
-        let mut outer = vec![name_of(program, gate), name_of(program, up)];
+        let mut outer: Vec<String> = s.experts[0].layers().map(|layer| name_of(program, layer)).collect();
+        let inner = outer.pop().expect("the down projection");
         outer.dedup();
         Self {
             stage,
@@ -166,7 +166,7 @@ impl Layer {
             z,
             h,
             outer,
-            inner: name_of(program, down),
+            inner,
             outer_sums: vec![0.0; n_experts * dim],
             inner_sums: vec![0.0; n_experts * ffn_dim],
             counts: vec![0; n_experts],

@@ -184,13 +184,14 @@ fn inputs(model: &Model) -> Result<Vec<Inputs>, Error> {
             Stage::ProjIn(s) => (s.x, Some(&s.norm), s.products.iter().map(|(linear, _)| linear).collect()),
             Stage::FfnIn(s) => (s.x, s.norm.as_ref(), s.gate.iter().chain([&s.up]).chain(&s.share).collect()),
             // The experts themselves: see `experts.rs`.
-            Stage::Experts(s) => (s.x, Some(&s.norm), vec![&s.router]),
+            Stage::Experts(s) => (s.x, Some(s.norm_of_router()), vec![&s.router]),
             Stage::LatentIn(s) => {
                 let first = s.q_latent.as_ref().map_or(&s.wq, |(linear, _)| linear);
                 (s.x, Some(&s.norm), vec![first, &s.wkv])
             }
             // Inputs of one head each, and of a product within a stage, are not measured.
             Stage::HeadProj(_)
+            | Stage::NormAdd(_)
             | Stage::Conv(_)
             | Stage::Mamba(_)
             | Stage::Embed(_)

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use sterna::backend::cuda::driver::{Driver, simt::Simt};
 use sterna::backend::cuda::{Cuda, Overrides, Profiling, Streaming};
 use sterna::backend::{Backend, BackendError, DeviceOptions, GpuLayers, MinBatch, Plan};
-use sterna::program::{Program, Row, Sampling, Stage, Step};
+use sterna::program::{Expert, Program, Row, Sampling, Stage, Step};
 use support::case::Running;
 use support::case::model::{MIXTURE, Model, SMALL};
 
@@ -244,8 +244,7 @@ fn experts_of(p: &Program, layer: usize) -> Vec<&str> {
         Stage::Experts(s) => s.experts.as_slice(),
         _ => &[],
     });
-    let matrices = experts.flat_map(|expert| [&expert.gate, &expert.up, &expert.down]);
-    matrices.map(|linear| p.weight_decl(linear.w).name.as_str()).collect()
+    experts.flat_map(Expert::layers).map(|linear| p.weight_decl(linear.w).name.as_str()).collect()
 }
 
 /// If only experts are streamed, steps of few rows read the selected ones from host memory: they copy

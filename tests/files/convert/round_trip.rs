@@ -329,10 +329,57 @@ fn gemma2_round_trips() {
 fn gemma4_round_trips() {
     let (Some(path), Some(tokenizer)) = (golden("gemma4/tiny-f16.gguf"), tokenizer()) else { return };
     let gguf = Gguf::open(&path).unwrap();
+    let mut tensors = of_gemma4(&gguf, 6);
+    // A checkpoint may have keys where they are not used.
+    let unused = tensors["model.language_model.layers.0.self_attn.k_proj.weight"].clone();
+    tensors.insert("model.language_model.layers.3.self_attn.k_proj.weight".to_owned(), unused);
+    let kinds = [true, true, false, true, true, false];
+    let kinds = kinds.map(|slides| if slides { "sliding_attention" } else { "full_attention" });
+    let text = json!({
+        "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 6, "num_attention_heads": 4,
+        "num_key_value_heads": 1, "head_dim": 16, "global_head_dim": 32, "sliding_window": 24,
+        "max_position_embeddings": 1024, "layer_types": kinds, "num_kv_shared_layers": 3,
+        "hidden_size_per_layer_input": 16, "use_double_wide_mlp": true, "final_logit_softcapping": 8.0,
+        "rope_parameters": {
+            "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e6},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+        },
+    });
+    let config = json!({"architectures": ["Gemma4ForConditionalGeneration"], "text_config": text});
+    let mut folder = Folder { config, tokenizer, tensors };
+    assert_round_trip(&folder, &gguf);
+    folder.config["text_config"]["num_kv_shared_layers"] = json!(6);
+    let said = convert(folder.write().path(), &to("f16")).unwrap_err().to_string();
+    assert!(said.contains("num_kv_shared_layers") && said.contains("below the 6 layers"), "{said}");
+}
+
+/// Experts next to the feed-forward networks, and values from the keys' product in global layers.
+#[test]
+fn gemma4_with_experts_round_trips() {
+    let (Some(path), Some(tokenizer)) = (golden("gemma4/tiny-moe-f16.gguf"), tokenizer()) else { return };
+    let gguf = Gguf::open(&path).unwrap();
+    let text = json!({
+        "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "num_global_key_value_heads": 1, "attention_k_eq_v": true, "head_dim": 16,
+        "global_head_dim": 32, "sliding_window": 24, "max_position_embeddings": 1024,
+        "layer_types": ["sliding_attention", "sliding_attention", "full_attention", "full_attention"],
+        "num_kv_shared_layers": 0, "hidden_size_per_layer_input": 0, "final_logit_softcapping": 8.0,
+        "enable_moe_block": true, "num_experts": 8, "top_k_experts": 3, "moe_intermediate_size": 32,
+        "rope_parameters": {
+            "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e6},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+        },
+    });
+    let config = json!({"architectures": ["Gemma4ForConditionalGeneration"], "text_config": text});
+    assert_round_trip(&Folder { config, tokenizer, tensors: of_gemma4(&gguf, 4) }, &gguf);
+}
+
+/// The tensors of a Gemma 4 file with their names in checkpoints.
+fn of_gemma4(gguf: &Gguf, n_layers: usize) -> BTreeMap<String, Raw> {
     let mut tensors = BTreeMap::new();
     let mut add = |to: String, from: String| {
         if gguf.find(&from).is_some() {
-            tensors.insert(format!("model.language_model.{to}"), raw(&gguf, &from));
+            tensors.insert(format!("model.language_model.{to}"), raw(gguf, &from));
         }
     };
     for (to, from) in [
@@ -355,33 +402,21 @@ fn gemma4_round_trips() {
         ("per_layer_input_gate.weight", "inp_gate.weight"),
         ("per_layer_projection.weight", "proj.weight"),
         ("post_per_layer_input_norm.weight", "post_norm.weight"),
+        ("router.proj.weight", "ffn_gate_inp.weight"),
+        ("router.scale", "ffn_gate_inp.scale"),
+        ("router.per_expert_scale", "ffn_down_exps.scale"),
+        ("experts.gate_up_proj", "ffn_gate_up_exps.weight"),
+        ("experts.down_proj", "ffn_down_exps.weight"),
+        ("pre_feedforward_layernorm_2.weight", "pre_ffw_norm_2.weight"),
+        ("post_feedforward_layernorm_1.weight", "post_ffw_norm_1.weight"),
+        ("post_feedforward_layernorm_2.weight", "post_ffw_norm_2.weight"),
     ];
-    for layer in 0..6 {
+    for layer in 0..n_layers {
         for (to, from) in LINEAR.iter().chain(&of_layer) {
             add(format!("layers.{layer}.{to}"), format!("blk.{layer}.{from}"));
         }
     }
-    // A checkpoint may have keys where they are not used.
-    let unused = tensors["model.language_model.layers.0.self_attn.k_proj.weight"].clone();
-    tensors.insert("model.language_model.layers.3.self_attn.k_proj.weight".to_owned(), unused);
-    let kinds = [true, true, false, true, true, false];
-    let kinds = kinds.map(|slides| if slides { "sliding_attention" } else { "full_attention" });
-    let text = json!({
-        "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 6, "num_attention_heads": 4,
-        "num_key_value_heads": 1, "head_dim": 16, "global_head_dim": 32, "sliding_window": 24,
-        "max_position_embeddings": 1024, "layer_types": kinds, "num_kv_shared_layers": 3,
-        "hidden_size_per_layer_input": 16, "use_double_wide_mlp": true, "final_logit_softcapping": 8.0,
-        "rope_parameters": {
-            "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e6},
-            "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
-        },
-    });
-    let config = json!({"architectures": ["Gemma4ForConditionalGeneration"], "text_config": text});
-    let mut folder = Folder { config, tokenizer, tensors };
-    assert_round_trip(&folder, &gguf);
-    folder.config["text_config"]["num_kv_shared_layers"] = json!(6);
-    let said = convert(folder.write().path(), &to("f16")).unwrap_err().to_string();
-    assert!(said.contains("num_kv_shared_layers") && said.contains("below the 6 layers"), "{said}");
+    tensors
 }
 
 #[test]
@@ -465,19 +500,39 @@ fn checkpoints_of_transformers_round_trip() {
         "command-r",
         "starcoder2",
         "stablelm",
+        "dots1",
+        "ernie4_5-moe",
+        "hunyuan-moe",
+        "afmoe",
+        "qwen2moe",
+        "lfm2moe",
     ] {
         let Some(path) = golden(&format!("transformers/{name}.gguf")) else { return };
         let gguf = Gguf::open(&path).unwrap();
         let json: Json = serde_json::from_slice(&fs::read(path.with_extension("json")).unwrap()).unwrap();
-        let of_file = |(to, from): (&String, &Json)| {
+        let of_file = |(to, from): (&String, &Json)| -> Vec<(String, Raw)> {
             let mut raw = raw(&gguf, from.as_str().unwrap());
+            if to.contains('*') {
+                let Raw { dtype, shape, bytes } = raw;
+                let each = bytes.chunks(bytes.len() / shape[0]).enumerate();
+                let of_expert = |(at, bytes): (usize, &[u8])| {
+                    let raw = Raw { dtype: dtype.clone(), shape: shape[1..].to_vec(), bytes: bytes.to_vec() };
+                    (to.replace('*', &at.to_string()), raw)
+                };
+                return each.map(of_expert).collect();
+            }
+            if to.ends_with("conv.conv.weight") {
+                raw.shape.insert(1, 1);
+            } else if to.contains("moe_statics") {
+                raw.shape.insert(0, 1);
+            }
             let is_of_heads = to.contains("q_proj.weight") || to.contains("k_proj.weight");
             if json["permuted"] == true && is_of_heads {
                 raw.bytes = halves(&raw.bytes, raw.shape[0] / 16, 16);
             }
-            (to.clone(), raw)
+            vec![(to.clone(), raw)]
         };
-        let tensors = json["names"].as_object().unwrap().iter().map(of_file).collect();
+        let tensors = json["names"].as_object().unwrap().iter().flat_map(of_file).collect();
         let folder =
             Folder { config: json["config"].clone(), tokenizer: super::folder::tokenizer(64), tensors };
         assert_has_all(&folder, &gguf);

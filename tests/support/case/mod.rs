@@ -288,7 +288,7 @@ impl Case {
     ) -> Vec<Expert> {
         let [gate, up, down] = types.map(ty);
         let expert = |_| Expert {
-            gate: self.linear_with_bias(gate, ffn_dim, dim, act),
+            gate: Some(self.linear_with_bias(gate, ffn_dim, dim, act)),
             up: self.linear_with_bias(up, ffn_dim, dim, act),
             down: self.linear_with_bias(down, dim, ffn_dim, act),
         };

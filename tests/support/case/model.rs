@@ -100,7 +100,7 @@ impl Model {
             if let Some((n_experts, n_used)) = self.experts {
                 let router = case.linear(ty("f32"), n_experts, dim, ActQuant::None);
                 let expert = |_| Expert {
-                    gate: case.linear(other, ffn_dim, dim, other_act),
+                    gate: Some(case.linear(other, ffn_dim, dim, other_act)),
                     up: case.linear(weights, ffn_dim, dim, act),
                     down: case.linear(weights, dim, ffn_dim, act),
                 };

@@ -16,8 +16,8 @@ use delta::SlotState;
 use ggml_types::HostTensor;
 use sterna::program::{
     Act, ActQuant, Attend, AttnIn, BasisId, Buf, Embed, Expert, Experts, FfnIn, Gating, HeadProj, KvDecl,
-    LatentIn, Linear, Logits, Norm, NormKind, PAGE, Program, ProjAdd, ProjIn, QkNorm, QueryScale, Rope,
-    RopeStyle, Routing, Sample, Stage, Step, Weight,
+    LatentIn, Linear, Logits, Norm, NormAdd, NormKind, PAGE, Program, ProjAdd, ProjIn, QkNorm, QueryScale,
+    Rope, RopeStyle, Routing, Sample, Stage, Step, Weight,
 };
 pub use value::Near;
 use value::{EPS, SUM};
@@ -85,6 +85,7 @@ impl<'a> Oracle<'a> {
                 Stage::Delta(s) => self.delta(s, step),
                 Stage::Mamba(s) => self.mamba(s, step),
                 Stage::ProjAdd(s) => self.proj_add(s, step),
+                Stage::NormAdd(s) => self.norm_add(s, step),
                 Stage::FfnIn(s) => self.ffn_in(s, step),
                 Stage::Experts(s) => self.experts(s, step),
                 Stage::Logits(s) => self.logits(s, step),
@@ -296,21 +297,44 @@ impl<'a> Oracle<'a> {
     }
 
     fn experts(&mut self, s: &Experts, step: &Step<'_>) {
-        let Experts { x: to, ref norm, ref router, ref routing, ref experts, n_used, act } = *s;
+        let Experts { x, ref norm, ref router_norm, ref router, ref routing, ref experts, n_used, act, out } =
+            *s;
         for r in 0..step.rows.len() {
-            let n = self.norm(norm, self.row(to, r));
-            let z = self.linear(router, &n);
+            let n = self.norm(norm, self.row(x, r));
+            let z = match router_norm {
+                Some(norm) => self.linear(router, &self.norm(norm, self.row(x, r))),
+                None => self.linear(router, &n),
+            };
             let mut sum = vec![Near::exact(0.0); n.len()];
             for (e, weight) in self.route(routing, &z, n_used) {
                 let Expert { gate, up, down } = &experts[e];
-                let (gate, up) = (self.linear(gate, &n), self.linear(up, &n));
-                let h: Vec<_> = gate.iter().zip(up).map(|(g, u)| gated(act, *g, u)).collect();
+                let up = self.linear(up, &n);
+                let h: Vec<_> = match gate {
+                    Some(gate) => {
+                        self.linear(gate, &n).iter().zip(up).map(|(g, u)| gated(act, *g, u)).collect()
+                    }
+                    None => up.into_iter().map(|u| activated(act, u)).collect(),
+                };
                 for (sum, y) in sum.iter_mut().zip(self.linear(down, &h)) {
                     *sum = sum.plus(y.times(weight));
                 }
             }
-            let x: Vec<_> = self.row(to, r).iter().zip(sum).map(|(x, y)| x.plus(y)).collect();
-            self.set_row(to, r, &x);
+            if let Some(out) = out {
+                self.set_row(out, r, &sum);
+                continue;
+            }
+            let sums: Vec<_> = self.row(x, r).iter().zip(sum).map(|(x, y)| x.plus(y)).collect();
+            self.set_row(x, r, &sums);
+        }
+    }
+
+    fn norm_add(&mut self, s: &NormAdd, step: &Step<'_>) {
+        let NormAdd { y, ref norm, scale, x } = *s;
+        for r in 0..step.rows.len() {
+            let normed = self.norm(norm, self.row(y, r));
+            let sums = self.row(x, r).iter().zip(normed);
+            let sums: Vec<_> = sums.map(|(x, y)| x.plus(y).times(Near::exact(f64::from(scale)))).collect();
+            self.set_row(x, r, &sums);
         }
     }
 

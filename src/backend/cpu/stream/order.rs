@@ -51,7 +51,7 @@ fn used(stage: &Stage) -> (Vec<Weight>, &[Expert]) {
         Stage::Experts(s) => (vec![s.router.w], &s.experts),
         Stage::Logits(s) => (vec![s.w.w], &[]),
         Stage::Embed(_) | Stage::Attend(_) | Stage::Conv(_) => (Vec::new(), &[]),
-        Stage::Delta(_) | Stage::Mamba(_) | Stage::Sample(_) => (Vec::new(), &[]),
+        Stage::Delta(_) | Stage::Mamba(_) | Stage::NormAdd(_) | Stage::Sample(_) => (Vec::new(), &[]),
     }
 }
 
@@ -67,7 +67,7 @@ impl Order {
                 starts[w.0 as usize].get_or_insert(Start::At(all.len()));
                 all.extend((0..weight.n_pieces()).map(|piece| Next::Piece(Piece { weight: w, piece })));
             }
-            let of_experts = experts.iter().flat_map(|expert| [&expert.gate, &expert.up, &expert.down]);
+            let of_experts = experts.iter().flat_map(Expert::layers);
             let of_experts: Vec<Weight> = of_experts.map(|l| l.w).filter(|w| file(*w).is_some()).collect();
             if !of_experts.is_empty() {
                 of_experts.iter().for_each(|w| starts[w.0 as usize] = Some(Start::Chosen(all.len())));

@@ -35,6 +35,12 @@ struct Params {
     n_groups: u32,
     n_groups_used: u32,
     unused: u32,
+#elif part == "mix"
+    // 1 if the sum is added to `x`, 0 if it replaces it.
+    adds: u32,
+    unused_0: u32,
+    unused_1: u32,
+    unused_2: u32,
 #endif
 }
 
@@ -231,8 +237,8 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
     }
 }
 #else
-// x[r] += weighted sum of the products of the row's experts, in their order. A workgroup owns THREADS columns
-// (x) of one row of the step (y).
+// x[r] += weighted sum of the products of the row's experts, in their order; or x[r] = the sum. A workgroup
+// owns THREADS columns (x) of one row of the step (y).
 @group(0) @binding(2) var<storage, read> products: array<f32>;
 @group(0) @binding(3) var<storage, read> routes: array<u32>;
 @group(0) @binding(4) var<storage, read_write> x: array<f32>;
@@ -248,6 +254,7 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
         let weight = bitcast<f32>(routes[weights_at(at)]);
         sum += weight * products[routes[slots_at(at)] * params.dim + col];
     }
-    x[workgroup.y * params.dim + col] += sum;
+    let at = workgroup.y * params.dim + col;
+    x[at] = select(sum, x[at] + sum, params.adds == 1u);
 }
 #endif
