@@ -465,7 +465,8 @@ struct KeyPlace {
 struct CodedKvParams {
     struct CodesParams codes;
     /* [pages, 2, n_kv_heads]: for keys the page's mean, then PAGE_POSITIONS f16 scales, one or two per
-     * vector (or one word with the two 8-bit scales of keys in two groups), then PAGE_POSITIONS vectors of codes (cuda/lib/codes.cuh). */
+     * vector (keys in two groups have two of 8 bits), then PAGE_POSITIONS vectors of codes
+     * (cuda/lib/codes.cuh). */
     POINTER(uint8_t) pages;
     /* [exact pages, 2, n_kv_heads, PAGE_POSITIONS, head_dim] of f16. */
     POINTER(uint16_t) exact;

@@ -4,7 +4,9 @@
 #include "../stage/attend_mma_codes.cuh"
 
 KERNEL(append__turboquant_mse, AppendParams, APPEND_THREADS) { append<Alike<Codes3>>(p); }
-RESIDENT_KERNEL(attend__turboquant_mse, AttendCodesParams, ATTEND_THREADS, 3) { attend_codes<Alike<Codes3>>(p); }
+RESIDENT_KERNEL(attend__turboquant_mse, AttendCodesParams, ATTEND_THREADS, 3) {
+    attend_codes<Alike<Codes3>>(p);
+}
 RESIDENT_KERNEL(attend__turboquant_mse__row64, AttendCodesParams, ATTEND_WIDE_THREADS, 1) {
     attend_row<Alike<Codes3>, 64>(p);
 }

@@ -8,8 +8,8 @@
 // ones from the page. Keys are encoded less the mean of the page's keys, which is stored in the page, with
 // the bits of ggml-types/src/turboquant/mean.rs.
 //
-// Codes match lloyd.rs, prod.rs and split.rs in that folder, except where an element is within float rounding of a
-// border.
+// Codes match lloyd.rs, prod.rs and split.rs in that folder, except where an element is within float rounding
+// of a border.
 #pragma once
 
 #include "../lib/codes.cuh"

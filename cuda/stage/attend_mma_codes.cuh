@@ -185,8 +185,8 @@ struct CodesSource {
         }
     }
 
-    // Sums of byte products are exact, also as floats; those of keys in two groups are multiplied by the scales
-    // of the keys.
+    // Sums of byte products are exact, also as floats; those of keys in two groups are multiplied by the
+    // scales of the keys.
     template <class Sums>
     DEVICE void products(const Shared& shared, const WarpTask<D>& warp, Sums& out) const {
         if (!coded[0]) {

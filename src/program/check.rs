@@ -646,7 +646,8 @@ impl Program {
     fn want_heads(&self, kv: Kv, q_cols: usize) -> Result<&KvDecl, String> {
         let decl = self.kvs.get(kv.0 as usize).ok_or_else(|| format!("KV cache {} is not declared", kv.0))?;
         // Any window is valid; `check_attend` checks `sliding`.
-        let KvDecl { n_kv_heads, head_dim, k, v: _, ref basis, window: _, sliding: _, values_are_keys } = *decl;
+        let &KvDecl { n_kv_heads, head_dim, k, v: _, ref basis, window: _, sliding: _, values_are_keys } =
+            decl;
         let group = n_kv_heads.checked_mul(head_dim).filter(|&group| group > 0);
         if group.is_none_or(|group| !q_cols.is_multiple_of(group)) {
             return Err(format!(

@@ -459,7 +459,8 @@ fn missing_codecs_are_refused_with_an_alternative() {
         (
             "q5_1",
             "q5_1",
-            "attend__q5_1 (supported caches: f16, f32, q8_0, q4_0, turboquant, turboquant-4, turboquant-mse, tq3_0)",
+            "attend__q5_1 (supported caches: f16, f32, q8_0, q4_0, turboquant, turboquant-4, turboquant-mse, \
+             tq3_0)",
         ),
     ] {
         let options = EngineOptions {

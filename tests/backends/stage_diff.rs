@@ -109,7 +109,8 @@ fn cuda_kernels_match_the_cpu() {
 /// are read.
 #[test]
 fn wgpu_kernels_match_the_cpu() {
-    let caches = ["turboquant", "turboquant-mse", "turboquant-4", "q8_0", "q4_0"].map(|kv| Model { kv, ..SMALL });
+    let caches = ["turboquant", "turboquant-mse", "turboquant-4", "q8_0", "q4_0"];
+    let caches = caches.map(|kv| Model { kv, ..SMALL });
     let models = [SMALL, Model { weights: "q8_0", kv: "f32", ..SMALL }].into_iter().chain(caches);
     for (i, model) in models.enumerate() {
         let windowed = model.kv.starts_with("turboquant");

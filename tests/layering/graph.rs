@@ -240,7 +240,8 @@ impl Modules<'_> {
 impl Module {
     fn read(folder: &str, file: &str, text: &str) -> Option<Self> {
         let below = file.strip_prefix(folder)?.strip_suffix(".rs")?;
-        let mut path: Vec<String> = below.split('/').map(str::to_owned).collect();
+        // A file that `#[path]` names may have hyphens.
+        let mut path: Vec<String> = below.split('/').map(|part| part.replace('-', "_")).collect();
         if path.last().is_some_and(|last| last == "mod") || below == "lib" {
             path.pop();
         }

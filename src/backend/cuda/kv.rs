@@ -132,9 +132,7 @@ pub fn check(decl: &KvDecl) -> Result<(), String> {
             let mixed: Vec<_> = mixed.map(|codec| codec.name()).collect();
             Err(format!("attend with keys of {k} and values of {v} (one cache can mix {})", mixed.join(", ")))
         }
-        Some(
-            VectorForm::Codes(_) | VectorForm::Signs(_) | VectorForm::Split(_) | VectorForm::Blocks(_),
-        )
+        Some(VectorForm::Codes(_) | VectorForm::Signs(_) | VectorForm::Split(_) | VectorForm::Blocks(_))
             if !(CODES_MIN_DIM..=CODES_MAX_DIM).contains(&(head_dim as u32))
                 || !head_dim.is_power_of_two() =>
         {
@@ -239,18 +237,20 @@ impl KvLayout {
                 let stride = stride(decl) as u32;
                 Self::Elements(KvParams { pages, page_bytes, n_kv_heads, head_dim, stride, elem_bytes })
             }
-            VectorForm::Codes(_) | VectorForm::Signs(_) | VectorForm::Split(_) => Self::Codes(CodedKvParams {
-                codes: CodesParams::zeroed(),
-                pages,
-                exact,
-                clamped,
-                bases,
-                page_bytes,
-                n_kv_heads,
-                head_dim,
-                sink_pages: clipped(window.sink_pages),
-                newest_pages: clipped(window.newest_pages),
-            }),
+            VectorForm::Codes(_) | VectorForm::Signs(_) | VectorForm::Split(_) => {
+                Self::Codes(CodedKvParams {
+                    codes: CodesParams::zeroed(),
+                    pages,
+                    exact,
+                    clamped,
+                    bases,
+                    page_bytes,
+                    n_kv_heads,
+                    head_dim,
+                    sink_pages: clipped(window.sink_pages),
+                    newest_pages: clipped(window.newest_pages),
+                })
+            }
             VectorForm::Blocks(forms) => {
                 let (signs, shrink) = rotation(decl.head_dim);
                 let of_blocks = BlockKvParams {

@@ -4,7 +4,6 @@
 use ggml_types::KvSide;
 
 use super::linear::{self, Input, Layer};
-use super::memory::bases_at;
 use super::shader::Kernel;
 use super::{Cx, Device, Dispatch, Grid, gate, kv, proj_add};
 use sterna_program::{AttnIn, Linear, Norm, Program, QkNorm, RopeStyle, RowsOf};
@@ -101,7 +100,7 @@ pub fn dispatches<'a>(cx: &Cx<'a>, s: &'a AttnIn) -> Vec<Dispatch<'a>> {
             q_scale.map_or(0, |scale| scale.period),
             u32::from(qk_norm == QkNorm::Rotated),
             kv::shrink(decl, sides[0]).to_bits(),
-            bases_at(cx.p, kv),
+            cx.bases(kv),
         ]);
         all.push(Dispatch {
             kernels: vec![(usize::MAX, Kernel::AttnIn(kv::codec(decl, sides[0]).codec))],

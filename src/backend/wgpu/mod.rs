@@ -54,7 +54,7 @@ use device::{Gpu, Options};
 use exec::Compiled;
 use memory::Memory;
 use shader::Kernel;
-use sterna_program::{Buf, Program, RowsOf, Sampling, Stage, Step, Weight};
+use sterna_program::{Buf, Kv, Program, RowsOf, Sampling, Stage, Step, Weight};
 use upload::DeviceWeight;
 
 const NAME: &str = "wgpu";
@@ -260,6 +260,11 @@ struct Cx<'a> {
 impl Cx<'_> {
     fn constant(&self, w: Weight) -> u32 {
         self.constants[w.0 as usize].expect("a vector of f32")
+    }
+
+    /// Index of the bases of a cache's keys in the constants.
+    fn bases(&self, kv: Kv) -> u32 {
+        memory::bases_at(self.p, kv)
     }
 }
 

@@ -4,8 +4,8 @@
 // A workgroup owns one KV head of a filled page: its keys or its values (x = sides * KV head + side, y: index
 // among the filled pages). A thread owns a position of the page. Codes are those of
 // ggml-types/src/turboquant/lloyd.rs, prod.rs and split.rs, and means those of mean.rs, except within float's
-// rounding of a threshold. Exact pages hold only finite numbers (attn_in.wgsl). Reads 4 x 64 x head_dim bytes,
-// and writes the codes of 64 positions.
+// rounding of a threshold. Exact pages hold only finite numbers (attn_in.wgsl). Reads 4 x 64 x head_dim
+// bytes, and writes the codes of 64 positions.
 #set sides = ["side"]
 #set side = "side"
 #set SIDE = "SIDE"
