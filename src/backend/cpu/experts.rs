@@ -41,12 +41,13 @@ pub fn run(cx: &mut Cx<'_>, s: &Experts) -> Result<(), BackendError> {
         let ffn_dim = cx.weights.get(up.w).shape().rows;
         let (gate, h) = (&mut gate[..rows.len() * ffn_dim], &mut h[..rows.len() * ffn_dim]);
         let input = |i: usize, out: &mut [f32]| normed(rows[i].row, out);
-        cx.layers.run(rows.len(), input, false, [(gates, &mut *gate), (up, &mut *h)])?;
+        let row_of = |i: usize| rows[i].row;
+        cx.layers.run_some(rows.len(), row_of, input, false, [(gates, &mut *gate), (up, &mut *h)])?;
         let gate = &*gate;
         cx.pool.chunks_mut(h, CHUNK, |i, h| (k.gate)(act, &gate[i * CHUNK..][..h.len()], h));
         let product = &mut product[..rows.len() * dim];
         let input = |i: usize, out: &mut [f32]| out.copy_from_slice(&h[i * ffn_dim..][..ffn_dim]);
-        cx.layers.run(rows.len(), input, false, [(down, &mut *product)])?;
+        cx.layers.run_some(rows.len(), row_of, input, false, [(down, &mut *product)])?;
         for (choice, product) in rows.iter().zip(product.chunks_exact(dim)) {
             let sum = &mut sum[choice.row * dim..][..dim];
             sum.iter_mut().zip(product).for_each(|(sum, y)| *sum += choice.weight * y);
