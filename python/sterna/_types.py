@@ -488,7 +488,7 @@ class TextParameters(TypedDict, total=False):
     length_penalty: Any
     logit_bias: Any
     logprobs: Union[int, None]
-    lora: Any
+    lora: Union[Sequence[Any], None]
     max_completion_tokens: Union[int, None]
     min_tokens: Union[int, None]
     mirostat: Any

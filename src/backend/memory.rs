@@ -215,8 +215,9 @@ impl Parts {
     }
 }
 
-/// The part that each weight of a program belongs to: embedding and head separately, norms and biases, and
-/// all others by type. `lies_as` returns the type of a declaration on the device, if it differs.
+/// The part that each weight of a program belongs to: embedding and head separately, norms and biases, pairs
+/// of adapters, and all others by type. `lies_as` returns the type of a declaration on the device, if it
+/// differs.
 pub(super) fn weight_parts(
     p: &Program,
     lies_as: impl Fn(&WeightDecl) -> Option<&'static str>,
@@ -225,6 +226,12 @@ pub(super) fn weight_parts(
     let embeds =
         p.stages.iter().filter_map(|(_, stage)| if let Stage::Embed(s) = stage { Some(s) } else { None });
     let (tables, places): (Vec<_>, Vec<_>) = embeds.map(|s| (s.table, s.positions)).unzip();
+    let mut of_adapters = vec![false; p.weights.len()];
+    for (_, stage) in &p.stages {
+        let of_table = if let Stage::Embed(s) = stage { s.lora.as_slice() } else { &[] };
+        let pairs = stage.linears().1.flat_map(|linear| &linear.lora).chain(of_table);
+        pairs.flat_map(|pair| [pair.a, pair.b]).for_each(|w| of_adapters[w.0 as usize] = true);
+    }
     let part = |(i, decl): (usize, &WeightDecl)| {
         let w = Weight(i as u32);
         let role = match (tables.contains(&w), head == Some(w)) {
@@ -232,6 +239,7 @@ pub(super) fn weight_parts(
             (true, false) => "embedding",
             (false, true) => "output head",
             (false, false) if places.contains(&Some(w)) => "positions",
+            (false, false) if of_adapters[i] => "adapters",
             (false, false) if decl.rows == 1 => "norms and biases",
             (false, false) => "layers",
         };

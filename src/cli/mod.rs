@@ -37,6 +37,9 @@ mod llama_flags;
 #[cfg(feature = "serve")]
 mod log;
 mod logits;
+mod lora_args;
+#[cfg(feature = "convert")]
+mod merge;
 pub mod model_args;
 #[cfg(feature = "serve")]
 mod models_args;

@@ -14,6 +14,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::fit_args::FitArgs;
 use super::hub_args::HubArgs;
+use super::lora_args::LoraArgs;
 use super::source::Source;
 use super::units::{Threads, count, threads};
 use super::{CliError, names, trust};
@@ -69,6 +70,9 @@ pub struct LoadArgs {
     /// Quantisation of the inputs of linear layers
     #[arg(long, value_name = "HOW", default_value = ACT_TYPES[0], help = act_types())]
     pub act_type: ActType,
+    /// Adapters.
+    #[command(flatten)]
+    pub lora: LoraArgs,
     /// KV cache.
     #[command(flatten)]
     pub cache: CacheArgs,
@@ -449,7 +453,21 @@ impl ModelArgs {
         args.load.device.gpu_layers = gpu_layers;
         args.load.cache = CacheArgs::default();
         (args.load.file, args.load.head_type) = (FileArgs::default(), HeadType::default());
+        args.load.lora = LoraArgs::default();
         args
+    }
+
+    /// Opens the header of the model.
+    ///
+    /// # Errors
+    /// As [`LoadArgs::header`].
+    pub fn header(&self) -> Result<Gguf, CliError> {
+        self.load.header()
+    }
+
+    /// True if adapters were given.
+    pub fn has_adapters(&self) -> bool {
+        self.load.lora.is_given()
     }
 
     /// Options of the hub.
@@ -528,19 +546,22 @@ impl LoadArgs {
     /// # Errors
     /// Same as [`device`](Self::device).
     pub fn options(&self, n_ctx: Option<usize>, threads: Option<usize>) -> Result<EngineOptions, CliError> {
-        Ok(self.options_on(self.device(None)?, n_ctx, threads))
+        self.options_on(self.device(None)?, n_ctx, threads)
     }
 
     /// The same on a given backend.
+    ///
+    /// # Errors
+    /// Any error from opening an adapter.
     pub fn options_on(
         &self,
         device: DeviceOptions,
         n_ctx: Option<usize>,
         threads: Option<usize>,
-    ) -> EngineOptions {
+    ) -> Result<EngineOptions, CliError> {
         let cache = &self.cache;
         let [cache_type_k, cache_type_v] = cache.codecs();
-        EngineOptions {
+        Ok(EngineOptions {
             device,
             threads,
             n_ctx,
@@ -555,8 +576,21 @@ impl LoadArgs {
             dialect: self.file.dialect,
             access: self.file.open_options().access,
             tokenizer_pre: self.file.tokenizer_pre,
+            adapters: self.lora.adapters(|| self.header())?,
             ..EngineOptions::default()
-        }
+        })
+    }
+
+    /// Opens the header of the model.
+    ///
+    /// # Errors
+    /// Any error from finding or reading the file.
+    pub fn header(&self) -> Result<Gguf, CliError> {
+        let options = self.file.open_options();
+        Ok(match self.hub.local(self.model.as_deref())? {
+            Some(path) => Gguf::open_header(&path, options)?,
+            None => Source::demo("-m FILE")?.open(options)?,
+        })
     }
 
     /// Loads the model, with a progress bar on a terminal, and prints its warnings.

@@ -147,6 +147,7 @@ const RENAMED: &[(&str, &str)] = &[
     ("OpenOptions::access", "--mlock"),
     ("Preset::name", "--preset"),
     ("QuantizeOptions::requantize", "--allow-requantize"),
+    ("Request::adapters", "--lora"),
     ("Request::n", "--parallel"),
     ("SamplerOptions::temperature", "--temp"),
     ("SamplerOptions::typical_p", "--typical"),

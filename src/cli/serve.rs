@@ -12,6 +12,7 @@ use super::ctrl_c::on_ctrl_c;
 use super::fit_args::FitArgs;
 use super::grpc_args::{GrpcArgs, list};
 use super::listener_args::ListenerArgs;
+use super::lora_args::LoraModules;
 use super::model_args::{ContextArgs, ModelArgs};
 use super::models_args::ModelFile;
 use super::models_args::ModelsArgs;
@@ -46,6 +47,8 @@ pub struct ServeArgs {
     sampling: SamplingArgs,
     #[command(flatten)]
     speculation: SpeculationArgs,
+    #[command(flatten)]
+    lora: LoraModules,
     #[command(flatten)]
     models: ModelsArgs,
     #[command(flatten)]
@@ -133,7 +136,10 @@ impl ServeArgs {
         }
         self.listener.log();
         let (options, companions) = (self.options()?, self.grpc.companions()?);
-        let of_model = self.model.options(self.context.n_ctx())?;
+        if !files.is_empty() && (self.model.has_adapters() || !self.lora.is_empty()) {
+            return Err("--lora and --lora-modules are adapters of one model: use -m without --models".into());
+        }
+        let of_model = self.engine_options()?;
         let (has_keys, has_hosts) = (!options.keys.is_empty(), !options.hosts.is_empty());
         let scheme = if options.tls.is_some() { "https" } else { "http" };
         let listener = self.listener.bind()?;
@@ -187,11 +193,18 @@ impl ServeArgs {
             None => Source::demo("-m FILE")?,
         };
         let options = ServeOptions { on_hang: None, ..self.options()? };
-        let of_model = self.model.options(self.context.n_ctx())?;
+        let of_model = self.engine_options()?;
         match InProcess::start(options, self.only(source, of_model)) {
             Err(ServeError::Load(err)) => Err(err),
             started => Ok(started?),
         }
+    }
+
+    /// Engine options with all adapters.
+    fn engine_options(&self) -> Result<EngineOptions, CliError> {
+        let mut options = self.model.options(self.context.n_ctx())?;
+        options.adapters.extend(self.lora.adapters(|| self.model.header())?);
+        Ok(options)
     }
 
     /// The names of `--alias`, each once.

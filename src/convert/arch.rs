@@ -234,6 +234,11 @@ const fn plus_one(from: &'static [&'static str], to: &'static str, shape: &'stat
     Rule { change: Change::AddOne, ..plain(from, to, shape) }
 }
 
+/// The output head.
+pub const fn head(change: Change) -> Rule {
+    Rule { from: &[], to: "output.weight", shape: &[Vocab, Hidden], change, need: Need::Maybe, linear: false }
+}
+
 const GLOBALS: &[Rule] = &[
     plain(&["model.embed_tokens.weight"], "token_embd.weight", &[Vocab, Hidden]),
     plain(&["model.norm.weight"], "output_norm.weight", &[Hidden]),
@@ -1152,6 +1157,13 @@ pub fn by_class(class: &str) -> Result<&'static Architecture, ConvertError> {
         let class = class.escape_debug();
         ConvertError::Unsupported(format!("architecture {class}: want one of {}", known.join(", ")))
     })
+}
+
+/// The architecture whose checkpoints become files of the GGUF architecture `name`.
+pub fn by_file(name: &str) -> Option<&'static Architecture> {
+    let config = Config::usual(name);
+    let is = |own: &str| own == name || [own, name].iter().all(|name| name.starts_with("bitnet"));
+    ARCHITECTURES.iter().find(|arch| (arch.name)(&config).is_ok_and(is))
 }
 
 /// Returns `name` if the activation function is one of `acts`.

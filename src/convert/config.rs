@@ -104,6 +104,19 @@ impl Config {
         Ok(Self { path, whole, text, defaults: &[] })
     }
 
+    /// A configuration with the values that decide which GGUF architecture a checkpoint becomes.
+    pub fn usual(file: &str) -> Self {
+        let whole = serde_json::json!({
+            "model_type": file,
+            "norm_topk_prob": true,
+            "hidden_size": 1,
+            "num_attention_heads": 1,
+            "num_hidden_layers": 1,
+            "n_inner": 1,
+        });
+        Self { path: PathBuf::new(), text: whole.clone(), whole, defaults: &[] }
+    }
+
     /// The first class in `architectures`.
     ///
     /// # Errors

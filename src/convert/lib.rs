@@ -16,6 +16,7 @@ mod layered;
 mod metadata;
 mod metaspace;
 mod names;
+pub mod peft;
 mod pooling;
 mod pre;
 mod recurrent;
@@ -185,8 +186,7 @@ impl Converter {
         }
         let folder = &snapshot(folder).unwrap_or_else(|| folder.to_owned());
         if folder.join("adapter_config.json").is_file() && !folder.join("config.json").is_file() {
-            let detail = "an adapter (LoRA), not a model: merge it into its base model first, as peft's \
-                          merge_and_unload does, and convert that";
+            let detail = "an adapter (LoRA), not a model: it is converted with the GGUF file of its model";
             return Err(ConvertError::file(folder, detail));
         }
         let mut config = Config::read(folder)?;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use ggml_types::{HostTensor, QuantType, types};
 
-use super::arch::{Architecture, Change, Dim, Need, Rule};
+use super::arch::{self, Architecture, Change, Dim, Need, Rule};
 use super::checkpoint::{Checkpoint, Elem, Tensor};
 use super::config::{Rope, RopeScaling};
 use super::layered::Layered;
@@ -51,19 +51,19 @@ pub struct OutputTensor {
 
 /// Reorders value heads of a delta net: from groups, one per key head, to interleaved groups.
 #[derive(Clone, Copy, Debug)]
-struct Tiles {
+pub struct Tiles {
     /// Rows or columns before the first value head.
-    lead: usize,
+    pub lead: usize,
     /// Key heads.
-    n_groups: usize,
+    pub n_groups: usize,
     /// Value heads per key head.
-    per_group: usize,
+    pub per_group: usize,
     /// Rows or columns per value head.
-    unit: usize,
+    pub unit: usize,
 }
 
 /// Prefixes of the parts of a multimodal model that are not text.
-const NOT_TEXT: [&str; 16] = [
+pub const NOT_TEXT: [&str; 16] = [
     "vision_tower.",
     "vision_model.",
     "visual.",
@@ -128,11 +128,7 @@ impl<'a> NamedTensors<'a> {
                 n_mtp += 1;
                 continue;
             }
-            let prefix = PREFIXES.iter().find(|(prefix, _)| name.starts_with(prefix));
-            let short = match prefix {
-                Some((prefix, instead)) => format!("{instead}{}", &name[prefix.len()..]),
-                None => name.to_owned(),
-            };
+            let short = short_name(name);
             // Frequencies and masks, which transformers recomputes.
             let is_mask = arch.layers == "h."
                 && [".attn.bias", ".attn.masked_bias"].iter().any(|end| short.ends_with(end));
@@ -260,7 +256,7 @@ pub fn plan(
     for rule in others {
         out.extend(planner.one("", "", rule)?);
     }
-    let head = Rule { from: &[], to: "output.weight", need: Need::Maybe, ..arch.globals[0] };
+    let head = arch::head(arch.globals[0].change);
     if tied {
         if let Some((_, tensor)) = planner.named.take(arch.head) {
             let checkpoint = planner.named.checkpoint;
@@ -431,7 +427,7 @@ impl Planner<'_, '_> {
         }
         let meaning = self.reading.scale.clone();
         let meaning = meaning.map_err(|detail| ConvertError::tensor(name, detail).avoided_by(SCALE))?;
-        let short = self.short(name);
+        let short = short_name(name);
         let scale = short.strip_suffix(".weight").map(|stem| format!("{stem}.weight_scale"));
         let found = scale.as_ref().and_then(|scale| self.named.take(scale));
         let Some((scale, tensor)) = found else {
@@ -443,13 +439,13 @@ impl Planner<'_, '_> {
         let scales = scales.map_err(|detail| ConvertError::tensor(&scale, detail))?;
         Ok(Values::Packed { scales })
     }
+}
 
-    /// A checkpoint's name as used in the rules.
-    fn short(&self, name: &str) -> String {
-        match PREFIXES.iter().find(|(prefix, _)| name.starts_with(prefix)) {
-            Some((prefix, instead)) => format!("{instead}{}", &name[prefix.len()..]),
-            None => name.to_owned(),
-        }
+/// A checkpoint's name as used in the rules.
+pub fn short_name(name: &str) -> String {
+    match PREFIXES.iter().find(|(prefix, _)| name.starts_with(prefix)) {
+        Some((prefix, instead)) => format!("{instead}{}", &name[prefix.len()..]),
+        None => name.to_owned(),
     }
 }
 
@@ -646,7 +642,7 @@ impl OutputTensor {
     }
 }
 
-fn f32s(values: &[f32]) -> Bytes {
+pub fn f32s(values: &[f32]) -> Bytes {
     values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>().into()
 }
 
@@ -660,7 +656,7 @@ fn half(bytes: &[u8], n_matrices: usize, which: usize) -> Bytes {
 impl Tiles {
     /// Appends units of `bytes` in their new order: head `g p + i` of group `g` becomes head `i n + g`, with
     /// `p` heads per group and `n` groups.
-    fn extend(self, out: &mut Vec<u8>, bytes: &[u8]) {
+    pub fn extend(self, out: &mut Vec<u8>, bytes: &[u8]) {
         let n_units = self.lead + self.n_groups * self.per_group * self.unit;
         let unit_bytes = bytes.len() / n_units;
         let (lead, values) = bytes.split_at(self.lead * unit_bytes);
@@ -676,7 +672,7 @@ impl Tiles {
 }
 
 /// Moves rows of each head from halves to pairs: new row `2i + j` is row `j d / 2 + i`.
-fn permuted(bytes: &[u8], n_heads: usize, row_bytes: usize) -> Bytes {
+pub fn permuted(bytes: &[u8], n_heads: usize, row_bytes: usize) -> Bytes {
     let head_bytes = bytes.len() / n_heads;
     let half = head_bytes / row_bytes / 2;
     let mut out = Vec::with_capacity(bytes.len());
@@ -691,7 +687,7 @@ fn permuted(bytes: &[u8], n_heads: usize, row_bytes: usize) -> Bytes {
 }
 
 /// Transposes `[rows, cols]` to `[cols, rows]`.
-fn transposed(bytes: &[u8], cols: usize, elem_bytes: usize) -> Bytes {
+pub fn transposed(bytes: &[u8], cols: usize, elem_bytes: usize) -> Bytes {
     let rows = bytes.len() / elem_bytes / cols.max(1);
     let mut out = Vec::with_capacity(bytes.len());
     for col in 0..cols {

@@ -22,6 +22,14 @@ pub enum Error {
     /// The file contains no model that can be run.
     #[error(transparent)]
     Model(#[from] ModelError),
+    /// A LoRA adapter is damaged, not supported, or not one of this model.
+    #[error("adapter {name}: {error}")]
+    Adapter {
+        /// Its name for users.
+        name: String,
+        /// The fault.
+        error: ModelError,
+    },
     /// The vocabulary cannot be used.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),

@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
+use super::adapter::Adapter;
 use super::error::Error;
 use super::pool::Pooler;
 use super::runner::{RunnerLease, RunnerSlot};
@@ -21,6 +22,7 @@ pub struct Engine {
 
 pub(super) struct Shared {
     pub gguf: Gguf,
+    pub adapters: Vec<Adapter>,
     pub hyper: Hyper,
     pub program: Program,
     pub plan: Plan,

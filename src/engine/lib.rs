@@ -5,6 +5,8 @@
 #![forbid(unsafe_code)]
 
 mod act;
+mod adapter;
+mod adapters;
 mod batch;
 mod broken;
 mod constraint;
@@ -36,6 +38,7 @@ mod stats;
 mod stop;
 
 pub use act::{ACT_TYPES, ActType};
+pub use adapter::Adapter;
 pub use batch::{
     Batch, BatchOptions, BatchStats, PageEvent, PageListener, Pooled, PrefixStats, Request, SavedSize, SeqId,
     SequenceStatus,
@@ -60,6 +63,7 @@ pub use session::Session;
 pub use speculate::{Drafter, NgramLookup, Speculation};
 pub use stats::Stats;
 pub use sterna_model::Pooling;
+pub use sterna_program::AdapterScale;
 
 /// Positions of a page.
 pub const PAGE: usize = sterna_program::PAGE;

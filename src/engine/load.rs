@@ -9,6 +9,7 @@ use bytes::Bytes;
 use ggml_types::{Dialect, HostTensor, KvCodec, KvSide, QuantType, kv, kv_on};
 
 use super::act::ActType;
+use super::adapter::Adapter;
 use super::error::Error;
 use super::handle::Engine;
 use super::handle::Shared;
@@ -92,6 +93,8 @@ pub struct EngineOptions {
     pub access: Access,
     /// Pre-tokenizer, if the file specifies none or a wrong one.
     pub tokenizer_pre: Option<PreTokenizer>,
+    /// LoRA adapters, which sequences may use; an adapter's id is its index.
+    pub adapters: Vec<Adapter>,
 }
 
 impl EngineOptions {
@@ -150,6 +153,7 @@ impl Default for EngineOptions {
             dialect: None,
             access: Access::default(),
             tokenizer_pre: None,
+            adapters: Vec::new(),
         }
     }
 }
@@ -294,6 +298,7 @@ impl Engine {
             tokenizer: OnceLock::new(),
             runner_slot: RunnerSlot::new(Runner::new(backend, exec, pages, &program)),
             pooler,
+            adapters: options.adapters.clone(),
             gguf,
             hyper,
             program,
@@ -540,6 +545,7 @@ fn build(
     }
     head::retype(&mut model, options.head_type)?;
     act::round(&mut model, options.act_type, rounding);
+    options.adapters.iter().try_for_each(|adapter| adapter.attach(gguf, &mut model))?;
     Ok((model, n_ctx))
 }
 

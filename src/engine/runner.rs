@@ -130,6 +130,7 @@ impl Runner {
     pub fn push(&mut self, seq: &Sequence, n: usize, ask: Ask) -> Option<usize> {
         let slot = seq.slot.expect("a sequence that runs has a slot");
         self.pages.set_second(slot, seq.second);
+        self.pages.set_adapters(slot, &seq.adapters);
         for at in seq.cached..seq.cached + n {
             let is_last = at + 1 == seq.cached + n;
             let logits = match ask {

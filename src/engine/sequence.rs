@@ -1,9 +1,10 @@
 //! The data of one sequence: its tokens, its cached positions, and queued work that runs ahead of the host.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use super::sampler::{Sampler, SamplerError, SamplerOptions};
-use sterna_program::Sampling;
+use sterna_program::{AdapterScale, Sampling};
 
 /// One sequence. Independent of any backend: [`Runner`](super::runner::Runner) runs it.
 #[derive(Debug)]
@@ -31,6 +32,8 @@ pub(super) struct Sequence {
     pub again: usize,
     /// Position of the second of two texts, for models with token types.
     pub second: Option<u32>,
+    /// LoRA adapters of all its rows.
+    pub adapters: Arc<[AdapterScale]>,
 }
 
 impl Sequence {
@@ -47,6 +50,7 @@ impl Sequence {
             ahead: VecDeque::new(),
             again: 0,
             second: None,
+            adapters: Arc::default(),
         }
     }
 

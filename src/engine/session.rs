@@ -1,5 +1,7 @@
 //! One sequence that its owner runs step by step: feed tokens, sample, cut back, branch.
 
+use std::sync::Arc;
+
 use super::error::Error;
 use super::handle::Engine;
 use super::pages::pages_for;
@@ -8,6 +10,7 @@ use super::sampler::Sampler;
 use super::sequence::Sequence;
 use super::speculate::OwnDrafts;
 use sterna_host::clock::Instant;
+use sterna_program::AdapterScale;
 use sterna_program::sampling::is_broken;
 
 /// One sequence of an engine. Dropping it releases its slot and pages.
@@ -31,16 +34,28 @@ impl Engine {
     /// [`Error::NoSession`] if all [`EngineOptions::n_seqs`](super::EngineOptions::n_seqs) are in use;
     /// [`Error::InBatch`] while a [`Batch`](super::Batch) uses the engine.
     pub fn session(&self) -> Result<Session, Error> {
+        self.new_session(self.default_adapters())
+    }
+
+    /// As [`session`](Self::session), with these adapters instead of the default ones.
+    ///
+    /// # Errors
+    /// As [`session`](Self::session); [`Error::Option`] as [`chosen_adapters`](Self::chosen_adapters).
+    pub fn session_with(&self, adapters: &[AdapterScale]) -> Result<Session, Error> {
+        self.new_session(self.chosen_adapters(adapters)?)
+    }
+
+    fn new_session(&self, adapters: Arc<[AdapterScale]>) -> Result<Session, Error> {
         self.check_generates()?;
         let n_seqs = self.shared.program.limits.seqs;
         let slot = self.runner()?.free_slots.pop().ok_or(Error::NoSession { n_seqs })?;
-        Session::new(self, slot)
+        Session::new(self, slot, adapters)
     }
 }
 
 impl Session {
-    fn new(engine: &Engine, slot: u32) -> Result<Self, Error> {
-        let mut seq = Sequence::greedy()?;
+    fn new(engine: &Engine, slot: u32, adapters: Arc<[AdapterScale]>) -> Result<Self, Error> {
+        let mut seq = Sequence { adapters, ..Sequence::greedy()? };
         seq.tokens.reserve_exact(engine.n_ctx());
         seq.slot = Some(slot);
         let logits = vec![0.0; engine.hyper().n_vocab];
@@ -56,6 +71,11 @@ impl Session {
 
     pub(super) fn slot(&self) -> u32 {
         self.seq.slot.expect("a session has a slot until it is dropped")
+    }
+
+    /// The LoRA adapters of its tokens.
+    pub fn adapters(&self) -> &[AdapterScale] {
+        &self.seq.adapters
     }
 
     /// The engine it belongs to.
@@ -384,7 +404,7 @@ impl Session {
     /// If `position` is beyond the session's own.
     pub fn branch(&self, position: usize) -> Result<Self, Error> {
         assert!(position <= self.position(), "a branch at {position} of {}", self.position());
-        let mut branch = self.engine.session()?;
+        let mut branch = self.engine.new_session(Arc::clone(&self.seq.adapters))?;
         self.engine.runner()?.fork(&self.seq, &mut branch.seq, position)?;
         Ok(branch)
     }

@@ -26,6 +26,8 @@ use sterna_program::{KvDecl, Program};
 const HEADER_BYTES: u64 = 4096;
 /// Upper limit of that size with the number of tokens and the checksum.
 pub(super) const HEAD_BYTES: usize = HEADER_BYTES as usize + 16;
+/// Start of the line with the adapters of a session that uses some.
+const ADAPTERS: &str = "adapters: ";
 /// Bytes at either end of a tensor that distinguish models of the same shape.
 const SAMPLE_BYTES: u64 = 256;
 
@@ -40,7 +42,8 @@ impl Session {
         let mut out = Summed::new(out);
         let tokens = self.tokens();
         let kinds = self.engine().runner()?.pages.kinds_of(self.slot(), tokens.len());
-        out.write_all(&head(self.engine(), tokens, &kinds)?).map_err(StateError::Io)?;
+        let adapters = self.engine().adapters_text(self.adapters());
+        out.write_all(&head(self.engine(), tokens, &kinds, &adapters)?).map_err(StateError::Io)?;
         let mut bytes = Vec::new();
         for i in 0..kinds.len() {
             for page in self.pages_at(i)? {
@@ -68,7 +71,8 @@ impl Engine {
     /// No slot is taken then.
     pub fn restore(&self, from: &mut impl BufRead) -> Result<Session, Error> {
         let mut from = Summed::new(from);
-        let (tokens, kinds) = self.read_head(&mut from)?;
+        let adapters = self.adapters_text(&self.default_adapters());
+        let (tokens, kinds) = self.read_head(&mut from, &adapters)?;
         let session = self.session()?;
         let kept = self.runner()?.pages.kept_kinds(tokens.len(), &kinds);
         if !self.runner()?.pages.hold(session.slot(), tokens.len(), &kept) {
@@ -83,12 +87,14 @@ impl Engine {
         Ok(session.of_pages(&tokens, cached))
     }
 
-    /// Reads the tokens of a saved session, and the kinds of its pages.
+    /// Reads the tokens of a saved session, and the kinds of its pages. `adapters` is the text of those that
+    /// the pages must have been computed with.
     pub(super) fn read_head<R: BufRead>(
         &self,
         from: &mut Summed<&mut R>,
+        adapters: &str,
     ) -> Result<(Vec<u32>, Vec<PageKinds>), Error> {
-        self.check_header(from)?;
+        self.check_header(from, adapters)?;
         let n_tokens = u64::from_le_bytes(array(from)?);
         let (n_ctx, more) = (self.n_ctx(), usize::try_from(n_tokens).unwrap_or(usize::MAX));
         if more > n_ctx {
@@ -112,7 +118,7 @@ impl Engine {
     }
 
     /// Reads the lines of text, and compares them with this engine's.
-    fn check_header<R: BufRead>(&self, from: &mut Summed<&mut R>) -> Result<(), Error> {
+    fn check_header<R: BufRead>(&self, from: &mut Summed<&mut R>, adapters: &str) -> Result<(), Error> {
         let mut left = HEADER_BYTES;
         let mut line = || -> Result<String, Error> {
             let mut line = Vec::new();
@@ -144,9 +150,17 @@ impl Engine {
                 None => return Err(StateError::Damaged("a line of its header is missing").into()),
             }
         }
-        match line()?.is_empty() {
-            true => Ok(()),
-            false => Err(StateError::Damaged("its header is too long").into()),
+        let none = |text: &str| if text.is_empty() { "none".to_owned() } else { text.to_owned() };
+        let last = line()?;
+        match last.strip_prefix(ADAPTERS) {
+            Some(saved) if saved == adapters => match line()?.is_empty() {
+                true => Ok(()),
+                false => Err(StateError::Damaged("its header is too long").into()),
+            },
+            Some(saved) => other("adapters", saved, &none(adapters)),
+            None if !last.is_empty() => Err(StateError::Damaged("its header is too long").into()),
+            None if adapters.is_empty() => Ok(()),
+            None => other("adapters", "none", adapters),
         }
     }
 
@@ -182,7 +196,7 @@ impl Engine {
         let shared = &*self.shared;
         let mut sum = Hasher::new();
         // Skips the first line and the cache lines, which depend on the options and not on the model.
-        let text = shared.program.to_string();
+        let text = shared.program.without_adapters().to_string();
         let of_options = |line: &str| line.starts_with("kv ") || (!with_states && line.starts_with("state "));
         let of_model = text.lines().skip(1).filter(|line| !of_options(line));
         of_model.for_each(|line| sum.update(line.as_bytes()));
@@ -207,9 +221,17 @@ fn bases_sum(program: &Program) -> Option<String> {
 }
 
 /// The bytes before the pages: lines of text, tokens, and the page kinds per 64 positions.
-pub(super) fn head(engine: &Engine, tokens: &[u32], kinds: &[PageKinds]) -> Result<Vec<u8>, Error> {
+pub(super) fn head(
+    engine: &Engine,
+    tokens: &[u32],
+    kinds: &[PageKinds],
+    adapters: &str,
+) -> Result<Vec<u8>, Error> {
     let mut head = format!("{TITLE}\n");
     engine.form()?.iter().for_each(|(name, value)| head += &format!("{name}: {value}\n"));
+    if !adapters.is_empty() {
+        head += &format!("{ADAPTERS}{adapters}\n");
+    }
     let mut head = (head + "\n").into_bytes();
     head.extend((tokens.len() as u64).to_le_bytes());
     head.extend(tokens.iter().flat_map(|token| token.to_le_bytes()));

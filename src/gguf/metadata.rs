@@ -27,7 +27,7 @@ const OTHER_FILES: [OtherFile; 4] = [
         architecture: "adapter",
         key: "adapter.type",
         found: "a LoRA adapter",
-        way_out: "merge it into its model with `llama-export-lora`, and use the merged file",
+        way_out: "load it with its model, as in `sterna run -m MODEL --lora ADAPTER`",
     },
     OtherFile {
         file_type: "imatrix",

@@ -14,7 +14,8 @@ use super::{Hyper, ModelError, Options, Windows, rope};
 use sterna_gguf::{FileTensor, Gguf, Value};
 use sterna_program::{
     ActQuant, Basis, BasisId, Buf, BufDecl, Embed, Expert, Gating, Groups, Kv, KvDecl, Linear, Logits, Norm,
-    NormKind, Program, Rope, RopeId, RopeStyle, Routing, RowsOf, Sample, Stage, State, StateDecl, Weight,
+    NormKind, PartOf, Program, Rope, RopeId, RopeStyle, Routing, RowsOf, Sample, Stage, State, StateDecl,
+    Weight,
 };
 
 /// Maximum number of experts; larger values are treated as a damaged file.
@@ -588,7 +589,7 @@ impl<'a> Builder<'a> {
         let norm =
             if self.has(&format!("{norm}.weight")) { Some(self.rms_norm(&norm, inputs)?) } else { None };
         let basis = self.basis_of(&format!("{stem}.weight"), inputs)?;
-        Ok(Linear { w, norm, bias, act, scale: self.scales(stem, 1)?[0], basis })
+        Ok(Linear { norm, bias, act, scale: self.scales(stem, 1)?[0], basis, ..Linear::of(w) })
     }
 
     /// A layer for the host (pooling): `stem.weight` of `[outputs, inputs]` and `stem.bias`, returned without
@@ -728,7 +729,8 @@ impl<'a> Builder<'a> {
         let part = |part: Range<usize>| {
             let name_of = |what: &str| format!("{stem}.{what} rows {} to {}", part.start, part.end - 1);
             let w = self.declare(whole.cut(name_of("weight"), part.clone()));
-            self.program.weights[w.0 as usize].part_of = Some(name.clone());
+            let of = PartOf { tensor: name.clone(), rows: vec![part.clone()] };
+            self.program.weights[w.0 as usize].part_of = Some(of);
             let bias =
                 bias.as_ref().map(|values| self.declare(floats(name_of("bias"), &values[part.clone()])));
             Linear { bias, act, basis, ..Linear::of(w) }
@@ -753,7 +755,7 @@ impl<'a> Builder<'a> {
         let basis = self.basis_of(&name, inputs)?;
         let scale = self.scales(stem, 1)?[0];
         let w = self.declare(whole.gather(format!("{name} {order}"), ranges));
-        self.program.weights[w.0 as usize].part_of = Some(name);
+        self.program.weights[w.0 as usize].part_of = Some(PartOf { tensor: name, rows: ranges.to_vec() });
         Ok(Linear { act, basis, scale, ..Linear::of(w) })
     }
 
@@ -1128,7 +1130,8 @@ fn wrong(tensor: &str, want: impl Into<String>, got: String) -> ModelError {
     ModelError::Tensor { tensor: tensor.to_owned(), want: want.into(), got }
 }
 
-fn decode(tensor: &HostTensor) -> Result<Vec<f32>, ModelError> {
+/// All elements of a tensor.
+pub(super) fn decode(tensor: &HostTensor) -> Result<Vec<f32>, ModelError> {
     let HostTensor { name, ty, rows, cols, bytes } = tensor;
     let mut values = vec![0.0; rows * cols];
     for (row, values) in values.chunks_exact_mut(*cols).enumerate() {

@@ -31,6 +31,7 @@ pub mod hyper;
 mod keys;
 pub mod lfm2;
 pub mod llama;
+pub mod lora;
 pub mod minicpm;
 pub mod mistral3;
 mod mixer;

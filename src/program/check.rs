@@ -7,8 +7,9 @@ use ggml_types::{Act, KvForm, types};
 use super::part::{Named, named};
 use super::{
     Attend, AttnIn, Basis, BasisId, Buf, BufDecl, Conv, Delta, Embed, Expert, Experts, FfnIn, Groups,
-    HeadProj, Kv, KvDecl, LatentIn, Linear, Logits, Mamba, Norm, NormAdd, NormKind, PAGE, Program, ProjAdd,
-    ProjIn, QkNorm, RopeId, Routing, Row, RowsOf, Sample, Stage, State, StateDecl, Step, Weight, WeightDecl,
+    HeadProj, Kv, KvDecl, LatentIn, Linear, Logits, Lora, Mamba, Norm, NormAdd, NormKind, PAGE, Program,
+    ProjAdd, ProjIn, QkNorm, RopeId, Routing, Row, RowsOf, Sample, Stage, State, StateDecl, Step, Weight,
+    WeightDecl,
 };
 
 /// A program that cannot run: a bug of the model that created it.
@@ -215,7 +216,7 @@ impl Program {
     }
 
     fn check_embed(&self, s: &Embed) -> Result<(), String> {
-        let Embed { table, stride, first, basis, scale, positions, types, x } = *s;
+        let Embed { table, stride, first, basis, scale, positions, types, ref lora, x } = *s;
         let dim = self.want_buf("x", x, RowsOf::Step)?.cols;
         let table = self.want_weight(table)?;
         want_factor("the embedding's factor", scale)?;
@@ -232,7 +233,10 @@ impl Program {
             let types = self.want_weight(types)?;
             equal("x's columns", dim, &types.name, types.cols)?;
         }
-        Ok(())
+        if stride != 1 && !lora.is_empty() {
+            return Err(format!("{}: an adapter for a table with {stride} rows per token", table.name));
+        }
+        self.want_lora(lora, dim, |a| (a.rows == table.rows).then_some(a.cols))
     }
 
     fn check_attn_in(&self, s: &AttnIn) -> Result<(), String> {
@@ -701,7 +705,7 @@ impl Program {
     /// Requires a layer of this shape; it may have a norm of its own and a basis.
     fn want_linear(&self, linear: &Linear, rows: usize, cols: usize) -> Result<(), String> {
         // Every quantisation and factor is valid.
-        let Linear { w, ref norm, bias, act: _, scale: _, basis } = *linear;
+        let Linear { w, ref norm, bias, act: _, scale: _, basis, ref lora } = *linear;
         let w = self.want_weight(w)?;
         if (w.rows, w.cols) != (rows, cols) {
             return Err(format!("{}: want [{rows}, {cols}], have [{}, {}]", w.name, w.rows, w.cols));
@@ -710,7 +714,35 @@ impl Program {
             self.want_norm(norm, cols)?;
         }
         self.want_basis(basis, cols)?;
+        if basis.is_some() && !lora.is_empty() {
+            return Err(format!("{}: an adapter for weights in a rotated basis", w.name));
+        }
+        self.want_lora(lora, rows, |a| (a.cols == cols).then_some(a.rows))?;
         bias.map_or(Ok(()), |bias| self.want_vector(bias, rows))
+    }
+
+    /// Requires pairs of different adapters for `outputs` outputs. `rank` reads the rank from the first
+    /// matrix, `None` if its shape is wrong.
+    fn want_lora(
+        &self,
+        pairs: &[Lora],
+        outputs: usize,
+        rank: impl Fn(&WeightDecl) -> Option<usize>,
+    ) -> Result<(), String> {
+        for (i, Lora { adapter, a, b, scale }) in pairs.iter().enumerate() {
+            let (a, b) = (self.want_weight(*a)?, self.want_weight(*b)?);
+            let is_pair = rank(a).is_some_and(|rank| rank > 0 && (b.rows, b.cols) == (outputs, rank));
+            if !is_pair {
+                let [a, b] = [a, b].map(|w| format!("{} [{}, {}]", w.name, w.rows, w.cols));
+                return Err(format!("{a} and {b} are no pair for {outputs} outputs"));
+            }
+            want_factor("the factor of an adapter", *scale)?;
+            let is_again = pairs[..i].iter().any(|other| other.adapter == *adapter);
+            if is_again || *adapter as usize >= self.adapters.len() {
+                return Err(format!("adapter {adapter} of {}, or a second pair of it", self.adapters.len()));
+            }
+        }
+        Ok(())
     }
 
     fn want_basis(&self, basis: Option<BasisId>, cols: usize) -> Result<(), String> {

@@ -4,7 +4,7 @@ use std::ops::{Add, AddAssign};
 
 use super::{
     Attend, AttnIn, Conv, Delta, Embed, Expert, Experts, FfnIn, HeadProj, Kv, KvDecl, LatentIn, Linear,
-    Logits, Mamba, NormAdd, PAGE, Program, ProjAdd, ProjIn, Routing, Row, Sample, Stage, Step, Weight,
+    Logits, Lora, Mamba, NormAdd, PAGE, Program, ProjAdd, ProjIn, Routing, Row, Sample, Stage, Step, Weight,
 };
 
 const F16_BYTES: u64 = 2;
@@ -61,14 +61,47 @@ impl Program {
     /// # Panics
     /// As [`cost`](Self::cost).
     pub fn stage_cost(&self, stage: &Stage, step: &Step<'_>) -> Cost {
+        self.cost_without_adapters(stage, step) + self.lora_cost(stage, step)
+    }
+
+    /// Cost of the pairs of adapters. In a mixture of experts, all experts are assumed to be equal.
+    fn lora_cost(&self, stage: &Stage, step: &Step<'_>) -> Cost {
+        let pair_cost = |pair: &Lora, times: u64| {
+            let Lora { adapter, a, b, scale: _ } = *pair;
+            let used = step.rows.iter().filter(|row| step.scale(row, adapter) != 0.0).count() as u64;
+            let of = |w| {
+                let decl = self.weight_decl(w);
+                (self.weight_bytes(w), (decl.rows * decl.cols) as u64)
+            };
+            let ((a_bytes, a_elems), (b_bytes, b_elems)) = (of(a), of(b));
+            let weight_bytes = if used > 0 { times.min(used * times) * (a_bytes + b_bytes) } else { 0 };
+            Cost { weight_bytes, macs: used * times * (a_elems + b_elems), ..Cost::default() }
+        };
+        match stage {
+            Stage::Experts(s) => {
+                let Expert { gate, up, down } = &s.experts[0];
+                let of_experts = gate.iter().chain([up, down]).flat_map(|linear| &linear.lora);
+                let of_experts = of_experts.map(|pair| pair_cost(pair, s.n_used as u64));
+                of_experts.chain(s.router.lora.iter().map(|pair| pair_cost(pair, 1))).sum()
+            }
+            Stage::Embed(s) => {
+                // Only the rows of tokens are read of the first matrix.
+                let of = |pair: &Lora| Cost { weight_bytes: self.weight_bytes(pair.b), ..pair_cost(pair, 0) };
+                let is_used = |pair: &&Lora| step.rows.iter().any(|row| step.scale(row, pair.adapter) != 0.0);
+                s.lora.iter().filter(is_used).map(of).sum()
+            }
+            _ => stage.linears().1.flat_map(|linear| &linear.lora).map(|pair| pair_cost(pair, 1)).sum(),
+        }
+    }
+
+    fn cost_without_adapters(&self, stage: &Stage, step: &Step<'_>) -> Cost {
         let n_rows = step.rows.len() as u64;
         let n_outputs = step.n_outputs() as u64;
         let linears = |linears: &[&Linear]| self.linears_cost(linears.iter().copied(), n_rows);
         match stage {
             Stage::Embed(s) => {
-                let Embed { table, stride: _, first: _, basis: _, scale: _, positions, types, x: _ } = *s;
-                let tables = [Some(table), positions, types].into_iter().flatten();
-                Cost { weight_bytes: tables.map(|w| n_rows * self.row_bytes(w)).sum(), ..Cost::default() }
+                let bytes = tables(s).map(|w| n_rows * self.row_bytes(w));
+                Cost { weight_bytes: bytes.sum(), ..Cost::default() }
             }
             Stage::AttnIn(s) => {
                 let AttnIn {
@@ -272,7 +305,8 @@ impl Program {
         if n_rows == 0 {
             return Cost::default();
         }
-        let Linear { w, norm: _, bias: _, act: _, scale: _, basis: _ } = *linear;
+        // `lora_cost` counts pairs.
+        let Linear { w, norm: _, bias: _, act: _, scale: _, basis: _, lora: _ } = *linear;
         let decl = self.weight_decl(w);
         let macs = n_rows * decl.rows as u64 * decl.cols as u64;
         Cost { weight_bytes: self.weight_bytes(w), macs, ..Cost::default() }
@@ -287,6 +321,12 @@ impl Program {
         let decl = self.weight_decl(w);
         decl.ty.row_bytes(decl.cols).expect("checked program") as u64
     }
+}
+
+/// The tables of an embedding; `lora_cost` counts pairs.
+fn tables(s: &Embed) -> impl Iterator<Item = Weight> {
+    let Embed { table, stride: _, first: _, basis: _, scale: _, positions, types, lora: _, x: _ } = *s;
+    [Some(table), positions, types].into_iter().flatten()
 }
 
 impl std::iter::Sum for Cost {

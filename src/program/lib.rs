@@ -24,10 +24,10 @@ pub use routing::{Gating, Groups, Routing};
 pub use sampling::{Sampling, TokenChange};
 pub use stage::{
     Act, ActQuant, Attend, AttnIn, Basis, Conv, Delta, Embed, Expert, Experts, FfnIn, HeadProj, LatentIn,
-    Linear, Logits, Mamba, Norm, NormAdd, NormKind, ProjAdd, ProjIn, QkNorm, QueryScale, Rope, RopeStyle,
-    Sample, Stage,
+    Linear, Logits, Lora, Mamba, Norm, NormAdd, NormKind, ProjAdd, ProjIn, QkNorm, QueryScale, Rope,
+    RopeStyle, Sample, Stage,
 };
-pub use step::{KvWindow, PAGE, PageTable, Row, StateSlots, Step};
+pub use step::{AdapterScale, KvWindow, PAGE, PageTable, Row, StateSlots, Step};
 pub use vectors::LayerVectors;
 
 use std::ops::Range;
@@ -66,14 +66,30 @@ pub struct WeightDecl {
     /// Name in the file, such as `blk.0.attn_q.weight`; for some rows of a tensor, a name that specifies
     /// them.
     pub name: String,
-    /// Name in the file of the tensor whose rows these are, if they are only some of them.
-    pub part_of: Option<String>,
+    /// The tensor of the file whose rows these are, if they are only some of them.
+    pub part_of: Option<PartOf>,
     /// Tensor type.
     pub ty: &'static dyn QuantType,
     /// Outputs; 1 for a vector.
     pub rows: usize,
     /// Inputs, contiguous.
     pub cols: usize,
+}
+
+impl WeightDecl {
+    /// Name in the file of the tensor that it is, or is a part of.
+    pub fn tensor(&self) -> &str {
+        self.part_of.as_ref().map_or(&self.name, |part| &part.tensor)
+    }
+}
+
+/// Some rows of a tensor of the file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PartOf {
+    /// Name in the file.
+    pub tensor: String,
+    /// Its rows, in the order of the weight's.
+    pub rows: Vec<Range<usize>>,
 }
 
 /// Number of rows of a buffer in one step.
@@ -237,6 +253,8 @@ pub struct Program {
     pub ropes: Vec<Rope>,
     /// Rotated bases of weights.
     pub bases: Vec<Basis>,
+    /// Names of the LoRA adapters whose pairs the stages have.
+    pub adapters: Vec<String>,
     /// Label (`3.attn_in`) and stage.
     pub stages: Vec<(String, Stage)>,
 }
@@ -253,8 +271,29 @@ impl Program {
             states: Vec::new(),
             ropes: Vec::new(),
             bases: Vec::new(),
+            adapters: Vec::new(),
             stages: Vec::new(),
         }
+    }
+
+    /// The program without adapters, whose matrices are declared after all other weights.
+    #[must_use]
+    pub fn without_adapters(&self) -> Self {
+        let mut program = self.clone();
+        let mut n_weights = program.weights.len();
+        let mut clear = |pairs: &mut Vec<Lora>| {
+            let all = pairs.drain(..).flat_map(|Lora { adapter: _, a, b, scale: _ }| [a, b]);
+            n_weights = all.fold(n_weights, |n, w| n.min(w.0 as usize));
+        };
+        for (_, stage) in &mut program.stages {
+            stage.linears_mut().for_each(|linear| clear(&mut linear.lora));
+            if let Stage::Embed(s) = stage {
+                clear(&mut s.lora);
+            }
+        }
+        program.weights.truncate(n_weights);
+        program.adapters.clear();
+        program
     }
 
     /// Declares a weight of `[rows, cols]`.

@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use super::{
     Attend, AttnIn, BasisId, Buf, Conv, Delta, Embed, Expert, Experts, FfnIn, HeadProj, Kv, KvDecl, LatentIn,
-    Linear, Logits, Mamba, Norm, NormAdd, Program, ProjAdd, ProjIn, Rope, RopeId, Routing, Sample, Stage,
-    State, Weight, WeightDecl,
+    Linear, Logits, Lora, Mamba, Norm, NormAdd, Program, ProjAdd, ProjIn, Rope, RopeId, Routing, Sample,
+    Stage, State, Weight, WeightDecl,
 };
 
 /// Consecutive stages of a program as a separate program, with a mapping of its declarations to the whole.
@@ -70,10 +70,10 @@ pub(super) fn named(stage: &mut Stage) -> Vec<Named<'_>> {
     use Named::{In, Out};
     match stage {
         Stage::Embed(s) => {
-            let Embed { table, stride: _, first: _, basis, scale: _, positions, types, x } = s;
+            let Embed { table, stride: _, first: _, basis, scale: _, positions, types, lora, x } = s;
             let tables = [Some(table), positions.as_mut(), types.as_mut()].into_iter().flatten();
             let basis = basis.as_mut().map(Named::Basis);
-            tables.map(Named::Weight).chain(basis).chain([Out(x)]).collect()
+            tables.map(Named::Weight).chain(basis).chain(of_lora(lora)).chain([Out(x)]).collect()
         }
         Stage::AttnIn(s) => {
             let AttnIn {
@@ -220,9 +220,14 @@ fn of_norm(norm: &mut Norm) -> impl Iterator<Item = Named<'_>> {
 }
 
 fn of_linear(linear: &mut Linear) -> impl Iterator<Item = Named<'_>> {
-    let Linear { w, norm, bias, act: _, scale: _, basis } = linear;
+    let Linear { w, norm, bias, act: _, scale: _, basis, lora } = linear;
     let weights = [Some(w), bias.as_mut()].into_iter().flatten().map(Named::Weight);
-    weights.chain(norm.iter_mut().flat_map(of_norm)).chain(basis.as_mut().map(Named::Basis))
+    let input = norm.iter_mut().flat_map(of_norm).chain(basis.as_mut().map(Named::Basis));
+    weights.chain(input).chain(of_lora(lora))
+}
+
+fn of_lora(pairs: &mut [Lora]) -> impl Iterator<Item = Named<'_>> {
+    pairs.iter_mut().flat_map(|Lora { adapter: _, a, b, scale: _ }| [a, b].map(Named::Weight))
 }
 
 /// The part's handle for one of the whole; declares a new one if necessary.
@@ -246,6 +251,7 @@ impl Program {
 
     fn of_stages(&self, numbers: impl IntoIterator<Item = usize>, stages: Range<usize>) -> Part {
         let mut program = Program::new(self.name.clone(), self.limits);
+        program.adapters.clone_from(&self.adapters);
         let (mut weights, mut bufs, mut kvs) = (Vec::new(), Vec::new(), Vec::new());
         let (mut states, mut ropes, mut bases) = (Vec::new(), Vec::new(), Vec::new());
         for (label, stage) in numbers.into_iter().map(|at| &self.stages[at]) {

@@ -11,14 +11,15 @@ use super::{
 impl Linear {
     /// A linear layer that takes its input as it is.
     pub fn of(w: Weight) -> Self {
-        Self { w, norm: None, bias: None, act: ActQuant::None, scale: 1.0, basis: None }
+        Self { w, norm: None, bias: None, act: ActQuant::None, scale: 1.0, basis: None, lora: Vec::new() }
     }
 }
 
 impl Embed {
     /// Rows of an embedding table without a basis, positions and token types.
     pub fn tokens(table: Weight, x: Buf) -> Self {
-        Self { table, stride: 1, first: 0, basis: None, scale: 1.0, positions: None, types: None, x }
+        let (positions, types, lora) = (None, None, Vec::new());
+        Self { table, stride: 1, first: 0, basis: None, scale: 1.0, positions, types, lora, x }
     }
 }
 

@@ -77,6 +77,12 @@ impl Stage {
         })
     }
 
+    /// True if the stage has pairs of adapters.
+    pub fn has_adapters(&self) -> bool {
+        let of_table = if let Self::Embed(s) = self { s.lora.as_slice() } else { &[] };
+        !of_table.is_empty() || self.linears().1.any(|linear| !linear.lora.is_empty())
+    }
+
     /// The linear layers of the stage, mutable: the same as [`linears`](Self::linears).
     pub fn linears_mut(&mut self) -> impl Iterator<Item = &mut Linear> {
         let linears: Vec<&mut Linear> = match self {
@@ -155,7 +161,8 @@ impl Stage {
 
 /// `x[r] = scale * table[stride * token[r] + first]`, plus `positions[pos[r]]` and `types[type[r]]` if there
 /// are such tables. If rows of the table are in a rotated basis, they are rotated back first. The type of a
-/// row is given by its position: [`PageTable::token_type`](super::PageTable::token_type).
+/// row is given by its position: [`PageTable::token_type`](super::PageTable::token_type). Each [`Lora`] that
+/// the row's sequence uses adds `s * scale * B A[token[r]]`.
 #[derive(Clone, Debug)]
 pub struct Embed {
     /// `[stride * n_vocab, dim]`.
@@ -172,6 +179,9 @@ pub struct Embed {
     pub positions: Option<Weight>,
     /// `[n_types, dim]`, BERT's token types.
     pub types: Option<Weight>,
+    /// Pairs of adapters, at most one each: `a` is `[n_vocab, rank]`, `b` is `[dim, rank]`. Only with a
+    /// stride of 1.
+    pub lora: Vec<Lora>,
     /// Out: `[rows, dim]`.
     pub x: Buf,
 }
@@ -559,7 +569,9 @@ pub struct Sample {
     pub logits: Buf,
 }
 
-/// `y = scale * (W q(norm(x))) + bias`, with `norm(x)` rotated to the basis of the weights.
+/// `y = scale * (W q(norm(x))) + bias`, with `norm(x)` rotated to the basis of the weights. Each [`Lora`]
+/// that the row's sequence uses adds `s * scale * B (A norm(x))`, which takes the input before it is
+/// quantised.
 #[derive(Clone, Debug)]
 pub struct Linear {
     /// `[outputs, inputs]`.
@@ -576,6 +588,23 @@ pub struct Linear {
     pub scale: f32,
     /// The basis of the weights' inputs, if they are rotated.
     pub basis: Option<BasisId>,
+    /// Pairs of adapters, at most one each: `a` is `[rank, inputs]`, `b` is `[outputs, rank]`. Not with a
+    /// basis.
+    pub lora: Vec<Lora>,
+}
+
+/// A pair of a LoRA adapter. It applies to the rows of sequences that use the adapter with a scale `s` other
+/// than 0 ([`PageTable::adapters`](super::PageTable::adapters)).
+#[derive(Clone, Debug)]
+pub struct Lora {
+    /// The adapter: index into [`Program::adapters`](super::Program::adapters).
+    pub adapter: u32,
+    /// The first matrix.
+    pub a: Weight,
+    /// The second matrix.
+    pub b: Weight,
+    /// Factor on the product, usually alpha / rank.
+    pub scale: f32,
 }
 
 impl Linear {

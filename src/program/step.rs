@@ -1,6 +1,7 @@
 //! Inputs of one run of a program.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use super::{Sampling, TokenChange};
 
@@ -44,6 +45,12 @@ pub struct Step<'a> {
 }
 
 impl Step<'_> {
+    /// Scale with which a row's sequence uses an adapter, 0 if it does not.
+    pub fn scale(&self, row: &Row, adapter: u32) -> f32 {
+        let of = self.pages.adapters(row.seq).iter().filter(|of| of.adapter == adapter);
+        of.map(|of| of.scale).sum()
+    }
+
     /// Number of rows that need logits.
     pub fn n_outputs(&self) -> usize {
         self.rows.iter().filter(|row| row.logits).count()
@@ -138,7 +145,7 @@ impl KvWindow {
 /// were split into steps.
 ///
 /// If the program has recurrent states, a sequence also has two slots for these ([`StateSlots`]). A sequence
-/// of two texts stores the start of the second one.
+/// of two texts stores the start of the second one, and one with LoRA adapters their scales.
 #[derive(Clone, Debug, Default)]
 pub struct PageTable {
     seqs: Vec<Vec<u32>>,
@@ -146,6 +153,16 @@ pub struct PageTable {
     sliding: Vec<Vec<Option<u32>>>,
     states: Vec<Option<StateSlots>>,
     seconds: Vec<Option<u32>>,
+    adapters: Vec<Arc<[AdapterScale]>>,
+}
+
+/// A LoRA adapter that a sequence uses.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AdapterScale {
+    /// Index into [`Program::adapters`](super::Program::adapters).
+    pub adapter: u32,
+    /// Factor on the adapter's products; 0 does nothing.
+    pub scale: f32,
 }
 
 /// Slots of a sequence's recurrent states in a step. A slot id refers to the same slot in every layer. Both
@@ -167,6 +184,7 @@ impl PageTable {
             sliding: (0..seqs).map(|_| Vec::with_capacity(pages)).collect(),
             states: vec![None; seqs],
             seconds: vec![None; seqs],
+            adapters: vec![Arc::default(); seqs],
         }
     }
 
@@ -251,6 +269,19 @@ impl PageTable {
     /// If the slot does not exist.
     pub fn set_second(&mut self, seq: u32, at: Option<u32>) {
         self.seconds[seq as usize] = at;
+    }
+
+    /// The adapters of a sequence; none for a slot that does not exist.
+    pub fn adapters(&self, seq: u32) -> &[AdapterScale] {
+        self.adapters.get(seq as usize).map_or(&[], |adapters| adapters)
+    }
+
+    /// Sets the adapters of a sequence.
+    ///
+    /// # Panics
+    /// If the slot does not exist.
+    pub fn set_adapters(&mut self, seq: u32, adapters: Arc<[AdapterScale]>) {
+        self.adapters[seq as usize] = adapters;
     }
 
     /// The exact page in which `row` reads page `i` of its sequence; `None` if it reads the quantised page.

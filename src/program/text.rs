@@ -6,8 +6,8 @@ use ggml_types::{Act, ActQuant};
 
 use super::{
     Attend, AttnIn, Buf, Conv, Delta, Embed, Expert, Experts, FfnIn, Gating, Groups, HeadProj, KvDecl,
-    LatentIn, Linear, Logits, Mamba, Norm, NormAdd, NormKind, Program, ProjAdd, ProjIn, QkNorm, QueryScale,
-    Rope, RopeStyle, Routing, RowsOf, Sample, Stage, StateDecl, Weight,
+    LatentIn, Linear, Logits, Lora, Mamba, Norm, NormAdd, NormKind, Program, ProjAdd, ProjIn, QkNorm,
+    QueryScale, Rope, RopeStyle, Routing, RowsOf, Sample, Stage, StateDecl, Weight,
 };
 
 impl fmt::Display for Program {
@@ -74,14 +74,15 @@ impl Program {
     fn stage_text(&self, stage: &Stage) -> String {
         match stage {
             Stage::Embed(s) => {
-                let Embed { table, stride, first, basis, scale, positions, types, x } = *s;
+                let Embed { table, stride, first, basis, scale, positions, types, ref lora, x } = *s;
                 let positions = positions.map_or(String::new(), |w| format!(" + {}[pos]", self.name_of(w)));
                 let types = types.map_or(String::new(), |w| format!(" + {}[type]", self.name_of(w)));
                 let scale = factor(scale);
                 let back = basis.map_or("", |_| "turned back ");
                 let table = self.name_of(table);
                 let row = if stride == 1 { "token".to_owned() } else { format!("{stride} token + {first}") };
-                format!("{} = {scale}{back}{table}[{row}]{positions}{types}", self.buf_name(x))
+                let lora = self.lora_text(lora, "token", |a, token| format!("{a}[{token}]"));
+                format!("{} = {scale}{back}{table}[{row}]{positions}{types}{lora}", self.buf_name(x))
             }
             Stage::AttnIn(s) => {
                 let AttnIn {
@@ -322,9 +323,10 @@ impl Program {
     }
 
     fn linear_text(&self, linear: &Linear, x: &str) -> String {
-        let Linear { w, ref norm, bias, act, scale, basis } = *linear;
+        let Linear { w, ref norm, bias, act, scale, basis, ref lora } = *linear;
         let normed = norm.as_ref().map(|norm| self.norm_text(norm, x));
         let x = normed.as_deref().unwrap_or(x);
+        let lora = self.lora_text(lora, x, |a, x| format!("{a} {x}"));
         let rotated = basis.map(|basis| format!("turn {}({x})", basis.0));
         let x = rotated.as_deref().unwrap_or(x);
         let x = match act {
@@ -334,7 +336,17 @@ impl Program {
         };
         let scale = factor(scale);
         let bias = bias.map_or(String::new(), |bias| format!(" + {}", self.name_of(bias)));
-        format!("{scale}{} {x}{bias}", self.name_of(w))
+        format!("{scale}{} {x}{bias}{lora}", self.name_of(w))
+    }
+
+    /// The terms of adapters; `first` is the product with the first matrix.
+    fn lora_text(&self, pairs: &[Lora], x: &str, first: impl Fn(&str, &str) -> String) -> String {
+        let term = |pair: &Lora| {
+            let Lora { adapter, a, b, scale } = pair;
+            let (a, b) = (first(self.name_of(*a), x), self.name_of(*b));
+            format!(" + s[{}] * {}{b} ({a})", self.adapters[*adapter as usize], factor(*scale))
+        };
+        pairs.iter().map(term).collect()
     }
 }
 

@@ -229,6 +229,8 @@ pub struct QuantizeOptions {
     pub requantize: bool,
     /// Importance of columns, for types whose encoders use it.
     pub imatrix: Option<Imatrix>,
+    /// Value of `general.file_type`, in place of the recipe's.
+    pub file_type: Option<u32>,
     /// Number of encoder threads, at least 1; the result does not depend on it.
     pub threads: usize,
 }
@@ -246,6 +248,7 @@ impl QuantizeOptions {
             absmean: false,
             requantize: false,
             imatrix: None,
+            file_type: None,
             threads: 1,
         }
     }
@@ -532,7 +535,7 @@ fn metadata(source: &Metadata, options: &QuantizeOptions) -> Metadata {
         Recipe::Mix(mix) => Some(mix.file_type),
         Recipe::Type(ty) => ty.file_type(),
     };
-    if let Some(number) = number {
+    if let Some(number) = options.file_type.or(number) {
         out.set("general.file_type", number);
     }
     out.set("general.quantization_version", QUANTIZATION_VERSION);

@@ -116,7 +116,8 @@ impl App {
     /// 429 if it has been displaced; 503 if the server is shutting down.
     pub fn begin_in(&self, model: &Instance, job: Job, place: Arc<Share>) -> Result<Handle, ApiError> {
         self.check()?;
-        model.begin(job, place)
+        let adapters = job.adapters.or_else(|| Some(model.served.adapters()));
+        model.begin(Job { adapters, ..job }, place)
     }
 
     /// Ends the server because of `failure`.

@@ -11,7 +11,7 @@ use tokio::sync::mpsc::{Receiver, error::TryRecvError};
 use super::handover::{ExportedPrompts, Ticket, TransferredPages};
 use super::shares::Share;
 use super::slots::{self, SlotOrder};
-use sterna_engine::{Event, GenerateOptions, LogProbs, Pooled, Stats};
+use sterna_engine::{AdapterScale, Engine, Event, GenerateOptions, LogProbs, Pooled, Stats};
 
 /// Text to be generated, or texts to be embedded or scored. Every endpoint family converts its requests to
 /// jobs.
@@ -30,6 +30,8 @@ pub struct Job {
     pub sender: Arc<str>,
     /// Prompts share cached pages only if their salts are equal.
     pub salt: Arc<str>,
+    /// LoRA adapters; `None` is the server's default.
+    pub adapters: Option<Arc<[AdapterScale]>>,
     /// Reuses pages of earlier prompts, and caches its own.
     pub cache_prompt: bool,
     /// Number of candidates to return per prompt token; `None` does not score prompts.
@@ -59,6 +61,7 @@ impl Job {
             client: Arc::clone(client),
             sender: Arc::clone(sender),
             salt: slots::salt(client, ""),
+            adapters: None,
             cache_prompt: false,
             score_prompt: None,
             pooled: Some(pooled),
@@ -67,6 +70,14 @@ impl Job {
             slot: None,
             export_to: None,
             transferred: None,
+        }
+    }
+
+    /// The salt of its pages in the prefix cache.
+    pub fn page_salt(&self, engine: &Engine) -> Arc<str> {
+        match &self.adapters {
+            Some(adapters) => engine.salt_with(adapters, &self.salt),
+            None => engine.salt_with(&engine.default_adapters(), &self.salt),
         }
     }
 

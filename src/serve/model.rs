@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use schemars::JsonSchema;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
-use sterna_engine::{Engine, Error, Pooling, SamplerOptions, Speculation};
+use sterna_engine::{AdapterScale, Engine, Error, Pooling, SamplerOptions, Speculation};
 use sterna_grammar::Grammars;
 use sterna_quantize as quantize;
 use sterna_tokenizer::Tokenizer;
@@ -124,6 +124,8 @@ pub struct Served {
     pub created: u64,
     chats: bool,
     grammars: OnceLock<Grammars>,
+    /// Adapters of requests that choose none.
+    adapters: Mutex<Arc<[AdapterScale]>>,
 }
 
 impl Served {
@@ -156,6 +158,7 @@ impl Served {
             syntax: Syntax::of_template(&template, |token| tokenizer.token_id(token).is_some()),
             abilities: Abilities::of(&template),
             quantization: quantization(&engine),
+            adapters: Mutex::new(engine.default_adapters()),
             engine,
             sampler,
             speculation,
@@ -165,6 +168,16 @@ impl Served {
             created,
             grammars: OnceLock::new(),
         })
+    }
+
+    /// The LoRA adapters of requests that choose none.
+    pub fn adapters(&self) -> Arc<[AdapterScale]> {
+        Arc::clone(&self.adapters.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Sets the LoRA adapters of requests that choose none.
+    pub fn set_adapters(&self, adapters: Arc<[AdapterScale]>) {
+        *self.adapters.lock().unwrap_or_else(PoisonError::into_inner) = adapters;
     }
 
     /// The vocabulary.

@@ -52,7 +52,6 @@ request! {
         ignore_eos: Bool,
         skip_special_tokens: Bool,
         suffix: Only(|| json!([""])),
-        lora: Only(|| json!([[]])),
         n_cmpl: Only(|| json!([1])),
         priority: Only(|| json!([0.0])),
         thinking_token_budget: Only(|| json!([])),
@@ -89,7 +88,6 @@ request! {
 /// 400 that names the field.
 pub fn sampler(fields: &Fields<'_, Generation>, served: &Served) -> Result<SamplerOptions, ApiError> {
     fields.suffix()?;
-    fields.lora()?;
     fields.n_cmpl()?;
     fields.priority()?;
     fields.thinking_token_budget()?;

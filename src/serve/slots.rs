@@ -131,6 +131,11 @@ pub fn salt(client: &str, more: &str) -> Arc<str> {
     Arc::from(format!("{client}\n{more}"))
 }
 
+/// The salt of the pages of a client's prompts with the adapters that the server was started with.
+fn page_salt(client: &str, batch: &Batch) -> Arc<str> {
+    batch.engine().salt_with(&batch.engine().default_adapters(), &salt(client, ""))
+}
+
 /// True for a name that stays inside its folder, and is valid on every system.
 pub fn is_plain_name(name: &str) -> bool {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
@@ -172,7 +177,7 @@ impl Slots {
                 text.and_then(|text| save(slot, text, &path, batch))
             }
             Action::SavePrompt(path, tokens) => {
-                let salt = salt(&client, "");
+                let salt = page_salt(&client, batch);
                 save(slot, &Text { tokens, salt, client }, &path, batch)
             }
             Action::Restore(path) => self.restore(slot, &path, &client, batch),
@@ -201,7 +206,7 @@ impl Slots {
             _ => Error::from(StateError::Io(err)).into(),
         })?;
         let bytes = file.metadata().map_or(0, |file| file.len());
-        let salt = salt(client, "");
+        let salt = page_salt(client, batch);
         let tokens = batch.restore(&mut BufReader::with_capacity(BUFFER, file), &salt)?;
         let n_tokens = tokens.len();
         self.hold(slot, tokens, &salt, client);

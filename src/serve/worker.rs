@@ -138,12 +138,13 @@ impl ActiveJob {
             held.push_back(Ok(Update::Vector { choice: seq.choice, vector }));
         }
         let exported = job.export_to.as_ref().filter(|_| is_answered(end));
-        let ticket = exported.and_then(|to| to.keep(batch, &job.prompts[0], &job.salt));
+        let salt = job.page_salt(batch.engine());
+        let ticket = exported.and_then(|to| to.keep(batch, &job.prompts[0], &salt));
         // The pages of an embedded text are already gone.
         let kept = batch.take_ended(seq.id).filter(|_| job.pooled.is_none());
         let slot = kept.map(|(own, tokens)| {
             let slot = job.slot.unwrap_or(own);
-            slots.hold(slot, tokens, &job.salt, &job.client);
+            slots.hold(slot, tokens, &salt, &job.client);
             slot
         });
         (slot, ticket.map(Box::new))
@@ -333,11 +334,13 @@ impl Worker {
         let active = self.jobs.get_mut(&id).expect("a job that has begun");
         let job = &active.queued.job;
         if let Some(pages) = &job.transferred {
-            pages.restore(&mut self.batch, &job.prompts[active.n_added], &job.salt);
+            let salt = job.page_salt(self.batch.engine());
+            pages.restore(&mut self.batch, &job.prompts[active.n_added], &salt);
         }
         let request = Request {
             n: job.n,
             salt: Arc::clone(&job.salt),
+            adapters: job.adapters.as_deref().map(<[_]>::to_vec),
             cache_prompt: job.cache_prompt,
             score_prompt: job.score_prompt,
             pooled: job.pooled.as_ref().map(|of_prompts| of_prompts[active.n_added]),

@@ -17,7 +17,7 @@ use support::case::{
 const ACT_QUANTS: [ActQuant; 3] = [ActQuant::None, ActQuant::I8PerToken, ActQuant::I8PerBlock];
 
 /// Columns for every type: an odd number of blocks with about `elems` elements.
-fn cols_of(block: usize, elems: usize) -> usize {
+pub(super) fn cols_of(block: usize, elems: usize) -> usize {
     block * elems.div_ceil(block).next_multiple_of(2).saturating_sub(1).max(1)
 }
 
@@ -89,7 +89,7 @@ fn long_tensor_core_sums_are_not_biased() {
     let (y, x) = (case.buf("y", cols), case.buf("x", outputs));
     let positive: Vec<f32> = case.numbers.values(outputs * cols).iter().map(|w| w.abs() / 64.0).collect();
     let w = case.weight_of(ty("f16"), outputs, cols, &positive);
-    let w = Linear { w, norm: None, bias: None, act: ActQuant::None, scale: 1.0, basis: None };
+    let w = Linear::of(w);
     case.p.push("proj_add", ProjAdd::plain(y, w, x));
     let inputs: Vec<f32> = case.numbers.values(n_rows * cols).iter().map(|y| y.abs()).collect();
     let pages = shuffled_pages(1, 1);
@@ -370,14 +370,7 @@ fn ternary_sums_are_exact() {
             let mut case = Case::new(&format!("ternary sums of {cols}"), limits(n_rows, 1, 1));
             let (y, x) = (case.buf("y", cols), case.buf("x", 7));
             let w = case.weight_of(ty("i2_s"), 7, cols, &codes);
-            let w = sterna::program::Linear {
-                w,
-                norm: None,
-                bias: None,
-                act: ActQuant::I8PerToken,
-                scale: 1.0,
-                basis: None,
-            };
+            let w = Linear { act: ActQuant::I8PerToken, ..Linear::of(w) };
             case.p.push("proj_add", ProjAdd::plain(y, w, x));
             // Rows of integers whose maximum is 127 are quantised exactly: s is 1.
             let mut input: Vec<f32> = (0..n_rows * cols).map(|_| numbers.below(255) as f32 - 127.0).collect();

@@ -8,7 +8,7 @@ use half::f16;
 use sterna::backend::cpu::Cpu;
 use sterna::backend::{Backend, BackendError};
 use sterna::program::{
-    ActQuant, Attend, AttnIn, Buf, KvDecl, KvWindow, Linear, NormKind, PAGE, PageTable, Row, Step, Weight,
+    Attend, AttnIn, Buf, KvDecl, KvWindow, Linear, NormKind, PAGE, PageTable, Row, Step, Weight,
 };
 use support::case::{
     Case, Numbers, Running, cpus, pages_for, rows, simt, ty, wgpus, windowed_limits, windowed_pages,
@@ -92,7 +92,7 @@ impl Attention {
             let mut values: Vec<f32> = (0..rows * DIM).map(|_| 0.25 * case.numbers.value()).collect();
             values.iter_mut().step_by(DIM).for_each(|x| *x = 1e6);
             let (w, bias) = (case.weight_of(ty("f32"), rows, DIM, &values), case.vector(rows, centre));
-            Linear { w, norm: None, bias: Some(bias), act: ActQuant::None, scale: 1.0, basis: None }
+            Linear { bias: Some(bias), ..Linear::of(w) }
         };
         let (wq, wk, wv) = (linear(COLS, 0.0), linear(HEAD_DIM, 1.5), linear(HEAD_DIM, 0.0));
         let [k, v] = codecs;

@@ -21,6 +21,7 @@ mod kv_window;
 mod latent;
 #[cfg(feature = "simt")]
 mod long_rows;
+mod lora;
 mod mamba;
 #[cfg(feature = "simt")]
 mod profile;

@@ -241,3 +241,70 @@ fn convert_holds_one_tensor_in_memory() {
         assert!((4 << 20..96 << 20).contains(&peak), "{outtype}: {peak} bytes at the peak");
     }
 }
+
+/// The adapter's folder as a file, and merged into its model: the merged weights give the logits that
+/// transformers computes.
+#[test]
+fn adapters_are_converted_and_merged() {
+    let [Some(model), Some(adapter), Some(logits), Some(prompts)] =
+        ["llama/tiny-f16.gguf", "lora/llama-a", "lora/llama-a.hf-fp32.logits.npy", "prompts.txt"]
+            .map(support::golden)
+    else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let [model, adapter] = [&model, &adapter].map(|path| path.to_str().unwrap());
+    let (list, _) = succeeded(&sterna(dir.path(), &["convert", "--base", model, adapter, "a.gguf"]));
+    assert!(list.contains("blk.0.attn_q.weight.lora_a [8, 256] f32"), "{list}");
+    succeeded(&sterna(dir.path(), &["convert", "--lora", "a.gguf", model, "f32.gguf", "--outtype", "f32"]));
+    let merged = Gguf::open(&dir.path().join("f32.gguf")).unwrap();
+    let prompts = support::logits::sequences(&prompts);
+    let engine = support::logits::engine(merged, "f32", sterna::backend::cpu::simd::best(), |_| ());
+    let got = support::logits::all_logits(&engine, &prompts);
+    let want = support::npy(&logits).f32s();
+    let far = got.iter().zip(&want).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    // f32 sums in another order, as with the adapter at run time.
+    assert!(far <= 1e-4, "{far}");
+    // Without a type, every tensor keeps its own, and unchanged ones their bytes.
+    succeeded(&sterna(dir.path(), &["convert", "--lora-scaled", "a.gguf:0.5", model, "own.gguf"]));
+    let (own, base) =
+        (Gguf::open(&dir.path().join("own.gguf")).unwrap(), Gguf::open(Path::new(model)).unwrap());
+    for (own_info, info) in own.tensors().iter().zip(base.tensors()) {
+        assert_eq!((&own_info.name, &own_info.type_name), (&info.name, &info.type_name));
+        let is_same = own.raw_bytes(own_info).unwrap() == base.raw_bytes(info).unwrap();
+        assert_eq!(
+            is_same,
+            !(info.name.contains("attn_") || info.name.contains("ffn_")) || info.dims.len() < 2
+        );
+    }
+    assert_eq!(own.metadata().get("general.file_type"), base.metadata().get("general.file_type"));
+    // The folder itself, in memory.
+    let run = ["run", "-m", model, "--lora", adapter, "-p", "Hi", "-n", "1", "--backend", "cpu"];
+    succeeded(&sterna(dir.path(), &run));
+    // A file that takes the adapter's model for its own.
+    refused(&sterna(dir.path(), &["run", "-m", "a.gguf", "-p", "Hi"]), &["LoRA adapter", "--lora"]);
+    refused(&sterna(dir.path(), &["convert", adapter, "b.gguf"]), &["an adapter (LoRA)", "--base"]);
+}
+
+#[test]
+fn ternary_weights_are_not_merged_in_their_type() {
+    let Some(model) = support::golden("bitnet/tiny-i2_s.gguf") else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let adapter = support::lora::of_bitnet_bytes(1.0);
+    fs::write(dir.path().join("a.gguf"), adapter).unwrap();
+    let model = model.to_str().unwrap();
+    let merge = ["convert", "--lora", "a.gguf", model, "out.gguf"];
+    refused(&sterna(dir.path(), &merge), &["blk.0.ffn_up.weight is i2_s", "--lora", "--outtype"]);
+    succeeded(&sterna(dir.path(), &[&merge[..], &["--outtype", "f16"]].concat()));
+    // `plan` counts the matrices and the buffers of adapters.
+    let plan = ["plan", "-m", model, "--lora", "a.gguf", "--backend", "cpu"];
+    let (plan, _) = succeeded(&sterna(dir.path(), &plan));
+    assert!(plan.contains("adapters (f32)"), "{plan}");
+    let wrong = |args: &[&str], words: &[&str]| {
+        refused(&sterna(dir.path(), &[&["run", "-m", model, "-p", "Hi", "-n", "1"], args].concat()), words);
+    };
+    wrong(&["--lora", "missing.gguf"], &["missing.gguf"]);
+    wrong(&["--lora-scaled", "a.gguf"], &["want FILE:SCALE"]);
+    wrong(&["--lora-scaled", "a.gguf:much"], &["want FILE:SCALE"]);
+    wrong(&["--lora", model], &["general.type", "adapter"]);
+}

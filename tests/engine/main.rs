@@ -24,6 +24,7 @@ mod kv_sessions;
 mod kv_sliding;
 mod kv_state;
 mod late_masks;
+mod lora;
 mod own_type;
 mod plan;
 mod program;

@@ -9,6 +9,7 @@ mod golden;
 mod hooked;
 pub mod hub;
 pub mod logits;
+pub mod lora;
 pub mod oracle;
 mod snapshot;
 

@@ -7,7 +7,7 @@ use crate::BackendError;
 use sterna_program::{Embed, Row, Weight};
 
 pub fn run(cx: &mut Cx<'_>, s: &Embed) -> Result<(), BackendError> {
-    let Embed { table, stride, first, basis, scale: factor, positions, types, x } = *s;
+    let Embed { table, stride, first, basis, scale: factor, positions, types, ref lora, x } = *s;
     let rows = cx.step.rows;
     let table = cx.weights.get(table);
     let x = &mut cx.bufs[x.0 as usize];
@@ -51,11 +51,14 @@ pub fn run(cx: &mut Cx<'_>, s: &Embed) -> Result<(), BackendError> {
             }
             x.iter_mut().zip(&*added).for_each(|(x, added)| *x += added);
         }
-        Ok(())
+        Ok::<(), BackendError>(())
     };
     positions.map_or(Ok(()), |positions| add(positions, &|row| row.pos))?;
     let pages = cx.step.pages;
-    types.map_or(Ok(()), |types| add(types, &|row| pages.token_type(row.seq, row.pos)))
+    types.map_or(Ok(()), |types| add(types, &|row| pages.token_type(row.seq, row.pos)))?;
+    let (tools, x) = ((cx.k, cx.pool, cx.weights), x.rows_mut(rows.len()));
+    cx.layers.adapters.add_rows(tools, lora, rows.len(), x, |a, i, to| decode_row(a, token(&rows[i]), to));
+    Ok(())
 }
 
 fn decode_row(w: &CpuWeight, row: u32, out: &mut [f32]) {

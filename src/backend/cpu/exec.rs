@@ -7,6 +7,7 @@ use super::cx::{Buffer, Cx, Pick, Picks};
 use super::kv::{KvCache, Words};
 use super::layer::Layers;
 use super::linear::{Acts, WorkspaceSize};
+use super::lora::Adapters;
 use super::pool::Pool;
 use super::rope::RopeTable;
 use super::scratch::{self, Scratch};
@@ -34,6 +35,7 @@ pub struct Compiled {
     states: Vec<States>,
     ropes: Vec<RopeTable>,
     acts: Acts,
+    adapters: Adapters,
     scratch: Scratch,
     /// Buffer for one row of a table that is not in memory.
     file_row: Vec<u8>,
@@ -156,6 +158,7 @@ struct Memory {
     states: Vec<States>,
     ropes: Vec<RopeTable>,
     acts: Acts,
+    adapters: Adapters,
     scratch: Scratch,
 }
 
@@ -184,6 +187,7 @@ impl Memory {
         };
         let bufs = p.bufs.iter().map(buf).collect();
         let acts = Acts::on(on.buffers("quantised layer inputs"), &workspace_size(p, k), threads);
+        let adapters = Adapters::new(on.buffers("inputs and products of adapters"), p, k, threads);
         let products = on.buffers("new keys, values and products");
         let added = products.zeros(sizes.added);
         let share = products.zeros(if sizes.has_share { rows } else { 0 });
@@ -199,7 +203,7 @@ impl Memory {
         let room = |_| sampling::Scratch::within(on.buffers("sampling").room(sizes.n_vocab));
         let sampling = (0..threads).map(room).collect();
         let scratch = Scratch { added, k, v, gated, share, product, runs, attend, delta, experts, sampling };
-        Ok(Self { bufs, kvs, states, ropes, acts, scratch })
+        Ok(Self { bufs, kvs, states, ropes, acts, adapters, scratch })
     }
 }
 
@@ -232,7 +236,8 @@ impl Compiled {
         DeviceMemory { free_bytes: system::free_bytes(), ..others }.plan().check_free(NAME)?;
         assert_declared(p, weights.iter().map(StoredWeight::shape).map(|w| (w.ty, w.rows, w.cols)));
         let limits = p.limits;
-        let Memory { bufs, kvs, states, ropes, acts, scratch } = Memory::new(&mut Heap, p, k, threads)?;
+        let Memory { bufs, kvs, states, ropes, acts, adapters, scratch } =
+            Memory::new(&mut Heap, p, k, threads)?;
         let kvs = p.kvs.iter().zip(kvs).map(|(kv, words)| KvCache::new(kv, limits, words)).collect();
         Ok(Self {
             bufs,
@@ -240,6 +245,7 @@ impl Compiled {
             states,
             ropes,
             acts,
+            adapters,
             scratch,
             file_row: vec![0; row_space(p, &weights)],
             outputs: Vec::with_capacity(limits.outputs),
@@ -323,6 +329,7 @@ impl Compiled {
                 rope.prepare(pool, step.rows);
             }
         }
+        self.adapters.prepare(step);
         let weights = Weights(&self.weights);
         let mut cx = Cx {
             k,
@@ -337,6 +344,7 @@ impl Compiled {
                 bases: &self.program.bases,
                 reader: self.reader.as_ref(),
                 acts: &mut self.acts,
+                adapters: &mut self.adapters,
             },
             bufs: &mut self.bufs,
             kvs: &mut self.kvs,

@@ -46,18 +46,20 @@ pub fn run(cx: &mut Cx<'_>, s: &Experts) -> Result<(), BackendError> {
         let ffn_dim = cx.weights.get(up.w).shape().rows;
         let h = &mut h[..rows.len() * ffn_dim];
         let input = |i: usize, out: &mut [f32]| normed(rows[i].row, out);
+        let row_of = |i: usize| rows[i].row;
         if let Some(gates) = gates {
             let gate = &mut gate[..rows.len() * ffn_dim];
-            cx.layers.run(rows.len(), input, false, [(gates, &mut *gate), (up, &mut *h)])?;
+            let layers = [(gates, &mut *gate), (up, &mut *h)];
+            cx.layers.run_some(rows.len(), row_of, input, false, layers)?;
             let gate = &*gate;
             cx.pool.chunks_mut(h, CHUNK, |i, h| (k.gate)(act, &gate[i * CHUNK..][..h.len()], h));
         } else {
-            cx.layers.run(rows.len(), input, false, [(up, &mut *h)])?;
+            cx.layers.run_some(rows.len(), row_of, input, false, [(up, &mut *h)])?;
             cx.pool.chunks_mut(h, CHUNK, |_, h| (k.act)(act, h));
         }
         let product = &mut product[..rows.len() * dim];
         let input = |i: usize, out: &mut [f32]| out.copy_from_slice(&h[i * ffn_dim..][..ffn_dim]);
-        cx.layers.run(rows.len(), input, false, [(down, &mut *product)])?;
+        cx.layers.run_some(rows.len(), row_of, input, false, [(down, &mut *product)])?;
         for (choice, product) in rows.iter().zip(product.chunks_exact(dim)) {
             let sum = &mut sum[choice.row * dim..][..dim];
             sum.iter_mut().zip(product).for_each(|(sum, y)| *sum += choice.weight * y);

@@ -1,6 +1,7 @@
 //! The linear layers of one stage, which share one input.
 
 use super::linear::{Acts, CpuWeight, WeightProduct, matmul, matmul_piece};
+use super::lora::Adapters;
 use super::pool::Pool;
 use super::stream::Reader;
 use super::weights::{StoredWeight, Weights};
@@ -17,12 +18,13 @@ pub struct Layers<'a> {
     /// Reads weights that are not in memory.
     pub reader: Option<&'a Reader>,
     pub acts: &'a mut Acts,
+    pub adapters: &'a mut Adapters,
 }
 
 impl Layers<'_> {
     /// Applies every layer to the `rows` rows that `input` writes. Layer `i` writes `[rows, outputs]` to its
     /// slice, or adds to it. Layers that normalise, rotate and quantise the input in the same way share the
-    /// prepared input and one parallel region.
+    /// prepared input and one parallel region. The rows are those of the step.
     ///
     /// # Errors
     /// If a weight that is not in memory cannot be read.
@@ -33,14 +35,34 @@ impl Layers<'_> {
         add: bool,
         layers: [(&Linear, &mut [f32]); N],
     ) -> Result<(), BackendError> {
-        let as_first = |(linear, _): &(&Linear, _)| linear.prepared() == layers[0].0.prepared();
-        if layers.iter().all(as_first) {
-            self.load(rows, &input, layers[0].0);
-            return self.multiply(add, layers);
+        self.run_some(rows, |row| row, input, add, layers)
+    }
+
+    /// As [`run`](Self::run) for some rows of the step: `row_of` returns the row of the step for each.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub fn run_some<const N: usize>(
+        &mut self,
+        rows: usize,
+        row_of: impl Fn(usize) -> usize,
+        input: impl Fn(usize, &mut [f32]) + Sync,
+        add: bool,
+        mut layers: [(&Linear, &mut [f32]); N],
+    ) -> Result<(), BackendError> {
+        let first = layers[0].0;
+        if layers.iter().all(|(linear, _)| linear.prepared() == first.prepared()) {
+            self.load(rows, &input, first);
+            self.multiply(add, layers.each_mut().map(|(linear, out)| (*linear, &mut **out)))?;
+        } else {
+            for (linear, out) in &mut layers {
+                self.load(rows, &input, linear);
+                self.multiply(add, [(*linear, &mut **out)])?;
+            }
         }
-        for layer in layers {
-            self.load(rows, &input, layer.0);
-            self.multiply(add, [layer])?;
+        if self.adapters.are_used() {
+            let tools = (self.k, self.pool, self.weights);
+            self.adapters.add(tools, rows, row_of, &input, layers.into_iter());
         }
         Ok(())
     }
@@ -102,8 +124,8 @@ impl Layers<'_> {
 
 impl<'a> Weights<'a> {
     fn part(self, (linear, out): (&Linear, &'a mut [f32]), add: bool) -> WeightProduct<'a> {
-        // `load` has applied the other fields to the input.
-        let Linear { w, norm: _, bias, act: _, scale, basis: _ } = *linear;
+        // `load` has applied the other fields to the input, and `adapters` adds the pairs.
+        let Linear { w, norm: _, bias, act: _, scale, basis: _, lora: _ } = *linear;
         let w: &CpuWeight = self.get(w).shape();
         WeightProduct { w, scale, bias: bias.map(|bias| self.vector(bias)), out, add }
     }

@@ -19,7 +19,7 @@ pub fn run(cx: &mut Cx<'_>, s: &Logits) -> Result<(), BackendError> {
     let (x_cols, x) = (x.cols, x.rows(cx.step.rows.len()));
     let input = |i: usize, out: &mut [f32]| norm.apply(k, &x[outputs[i] * x_cols..][..x_cols], out);
     let logits = logits.rows_mut(outputs.len());
-    cx.layers.run(outputs.len(), input, false, [(w, &mut *logits)])?;
+    cx.layers.run_some(outputs.len(), |i| outputs[i], input, false, [(w, &mut *logits)])?;
     if let Some(cap) = soft_cap {
         cx.pool.chunks_mut(logits, CHUNK, |_, logits| {
             logits.iter_mut().for_each(|logit| *logit = cap * (*logit / cap).tanh());

@@ -21,6 +21,7 @@ mod latent_in;
 mod layer;
 pub mod linear;
 mod logits;
+mod lora;
 mod mamba;
 mod norm;
 mod norm_add;

@@ -39,8 +39,8 @@ fn kernel(format: &WeightFormat) -> KernelName {
 }
 
 fn launch(cx: &Cx<'_>, s: &Embed) -> Launch {
-    // The basis is handled by the next launch.
-    let Embed { table, stride, first, basis: _, scale, positions, types, x } = *s;
+    // The basis is handled by the next launch; the plan rejects adapters.
+    let Embed { table, stride, first, basis: _, scale, positions, types, lora: _, x } = *s;
     let table = &cx.weights[table.0 as usize];
     let added = |w: Option<Weight>| w.map_or(NO_LINEAR, |w| cx.weights[w.0 as usize].params(1.0, None));
     let params = EmbedParams {

@@ -5,6 +5,10 @@ use crate::BackendError;
 /// Most rows per step: they are a grid dimension, whose limit this is.
 pub const MAX_ROWS: usize = 65_535;
 
+/// The entry for a stage with LoRA adapters.
+pub const NO_ADAPTERS: &str =
+    "LoRA adapters: they run on the CPU (backend cpu), or merged into the model's file by `sterna convert`";
+
 /// Kernels that a backend lacks for a program, without duplicates.
 #[derive(Default)]
 pub struct Missing(Vec<String>);

@@ -33,7 +33,7 @@ fn stride(cols: usize) -> usize {
 }
 
 pub fn dispatches<'a>(cx: &Cx<'a>, s: &Embed) -> Vec<Dispatch<'a>> {
-    let Embed { table, stride: per_token, first, basis, scale, positions, types, x } = *s;
+    let Embed { table, stride: per_token, first, basis, scale, positions, types, lora: _, x } = *s;
     let table = &cx.weights[table.0 as usize];
     let x_buf = &cx.memory.bufs[x.0 as usize];
     let kernel = Kernel::Embed(WeightFormat::of(table.ty).expect("it was uploaded").kernels.name());

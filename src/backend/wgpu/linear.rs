@@ -122,8 +122,8 @@ fn products<'a>(
     layer: &Layer<'a>,
 ) -> impl Iterator<Item = Dispatch<'a>> {
     let (linear, memory) = (layer.linear, cx.memory);
-    // `input_dispatch` handles the other fields.
-    let Linear { w, norm: _, bias, act: _, scale, basis: _ } = *linear;
+    // `input_dispatch` handles the other fields; the plan rejects adapters.
+    let Linear { w, norm: _, bias, act: _, scale, basis: _, lora: _ } = *linear;
     let weight = &cx.weights[w.0 as usize];
     let (ty, ints) = (WeightFormat::of(weight.ty).expect("it was uploaded").kernels.name(), ints(cx, linear));
     let kernel = move |rows| Kernel::Linear { stage, ty, ints, rows, experts: false };

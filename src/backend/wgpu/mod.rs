@@ -50,6 +50,7 @@ use super::{
     Auto, Backend, BackendError, DeviceMemory, Entry, Exec, Int8, KvPage, OptionId, Plan, StageTime,
     WeightId, WeightRows,
 };
+use crate::device::plan::NO_ADAPTERS;
 use device::{Gpu, Options};
 use exec::Compiled;
 use memory::Memory;
@@ -203,6 +204,9 @@ impl Backend for Wgpu {
 
 /// Missing kernels of a stage, as text.
 fn missing(device: &Device<'_>, p: &Program, stage: &Stage) -> Vec<String> {
+    if stage.has_adapters() {
+        return vec![NO_ADAPTERS.to_owned()];
+    }
     match stage {
         Stage::Embed(s) => embed::missing(device, p, s),
         Stage::AttnIn(s) => attn_in::missing(device, p, s),

@@ -87,7 +87,7 @@ impl BenchArgs {
             let device = self.load.device(self.profile)?;
             let options = EngineOptions {
                 batch: self.load.batch_size.min(longest),
-                ..self.load.options_on(device, Some(longest), threads)
+                ..self.load.options_on(device, Some(longest), threads)?
             };
             let threads = options.n_threads();
             let engine = self.load.load(&source, &options)?;

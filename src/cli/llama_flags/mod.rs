@@ -40,8 +40,6 @@ enum Value {
     Maybe,
     One,
     Two,
-    /// One or more.
-    Many,
 }
 
 #[derive(Clone, Copy)]
@@ -87,7 +85,6 @@ impl Flag {
             Value::None => arg.action(ArgAction::SetTrue),
             Value::Maybe => arg.num_args(0..=1),
             Value::One => arg.num_args(1).allow_hyphen_values(true),
-            Value::Many => arg.num_args(1..),
             Value::Two => arg.num_args(2).allow_negative_numbers(true),
         }
     }

@@ -259,7 +259,6 @@ pub const SERVE: &[Flag] = &[
     refused(&["no-models-autoload"], None, "a model is loaded on its first request"),
     refused(&["media-path"], One, MEDIA),
     refused(&["mtmd-batch-max-tokens", "LLAMA_ARG_MTMD_BATCH_MAX_TOKENS"], One, MEDIA),
-    refused(&["lora-init-without-apply"], None, "merge the adapter into the model's file"),
     refused(&["chat-template-kwargs"], One, REQUEST),
     refused(&["reasoning-format"], One, REQUEST),
     refused(&["reasoning"], One, REQUEST),

@@ -1,7 +1,7 @@
 //! Flags of vLLM's commands.
 
-use super::Value::{Many, Maybe, None, One};
-use super::common::{ADAPTER, SCALING, TEXT};
+use super::Value::{Maybe, None, One};
+use super::common::{SCALING, TEXT};
 use super::programs::{CORS, PIPED, REQUEST, RUNS_ITSELF};
 use super::{Flag, Verdict, by, flag, refused, taken};
 
@@ -56,11 +56,11 @@ pub const SERVE: &[Flag] = &[
     refused(&["convert"], One, POOLS),
     refused(&["override-pooler-config"], One, POOLS),
     refused(&["pooler-config"], One, POOLS),
-    refused(&["lora-modules"], Many, ADAPTER),
-    refused(&["max-loras"], One, ADAPTER),
-    refused(&["max-lora-rank"], One, ADAPTER),
-    refused(&["max-cpu-loras"], One, ADAPTER),
-    refused(&["enable-lora"], None, ADAPTER),
+    // All adapters are in memory, of any rank, and any number of them may be in a batch.
+    by(&["max-loras"], One, |_| Option::None),
+    by(&["max-lora-rank"], One, |_| Option::None),
+    by(&["max-cpu-loras"], One, |_| Option::None),
+    taken(&["enable-lora"]),
     refused(&["limit-mm-per-prompt"], One, TEXT),
     refused(&["mm-processor-kwargs"], One, TEXT),
     refused(&["allowed-local-media-path"], One, TEXT),

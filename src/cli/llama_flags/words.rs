@@ -47,7 +47,7 @@ const COMMANDS: &[(&str, &str)] = &[
     ("lookup", "use `sterna run --spec-type ngram-simple`"),
     ("lookahead", "use `sterna run --spec-type ngram-simple`"),
     ("passkey", "`sterna kv-report` has a needle test"),
-    ("export-lora", "adapters are not supported; merge them with llama.cpp's llama-export-lora"),
+    ("export-lora", "use `sterna convert --lora ADAPTER MODEL.gguf OUT.gguf`"),
     ("cvector-generator", "steering vectors are not supported"),
     ("rpc-server", "a model runs on one machine"),
     ("mtmd-cli", MEDIA),

@@ -157,7 +157,7 @@ impl PlanArgs {
                 );
             }
         };
-        Ok(EngineOptions { n_seqs: self.parallel.into(), ..self.load.options_on(device, n_ctx, None) })
+        Ok(EngineOptions { n_seqs: self.parallel.into(), ..self.load.options_on(device, n_ctx, None)? })
     }
 
     /// The GPU to plan for, if it is not the one of this machine.

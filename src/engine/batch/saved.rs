@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use super::prefix::{Block, NodeId, PageListener};
 use super::steps::Batch;
+use crate::adapters::adapters_of;
 use crate::error::{Error, StateError};
 use crate::pages::{PageKind, PageKinds};
 use crate::runner::Runner;
@@ -78,15 +79,15 @@ impl Batch {
             true => self.prefix.share_all(&mut self.runner.pages, slot, &chain),
             false => self.prefix.share(&mut self.runner.pages, slot, &chain),
         }
-        let saved = self.write(slot, tokens, out);
+        let saved = self.write(slot, tokens, salt, out);
         self.runner.release_slot(slot);
         saved.map(|()| tokens.len())
     }
 
-    fn write(&mut self, slot: u32, tokens: &[u32], out: &mut impl Write) -> Result<(), Error> {
+    fn write(&mut self, slot: u32, tokens: &[u32], salt: &str, out: &mut impl Write) -> Result<(), Error> {
         let mut out = Summed::new(out);
         let kinds = self.runner.pages.kinds_of(slot, tokens.len());
-        out.write_all(&head(&self.engine, tokens, &kinds)?).map_err(StateError::Io)?;
+        out.write_all(&head(&self.engine, tokens, &kinds, adapters_of(salt))?).map_err(StateError::Io)?;
         let mut bytes = Vec::new();
         for i in 0..kinds.len() {
             for page in self.runner.pages.kv_pages(slot, i).collect::<Vec<_>>() {
@@ -100,7 +101,8 @@ impl Batch {
     /// Loads pages that [`save`](Self::save) or [`Session::save`](crate::Session::save) wrote into the cache,
     /// where prompts with the same salt find them; least recently used pages are evicted for them. If there
     /// is no room for all checkpoints, the earliest are left out. Returns the tokens. Tokens after the last
-    /// full page will be recomputed.
+    /// full page will be recomputed. Pages that were computed with adapters are found with the salt that
+    /// [`Engine::salt_with`](crate::Engine::salt_with) returns for them.
     ///
     /// # Errors
     /// As [`Engine::restore`](crate::Engine::restore); [`Error::OutOfPages`] if running sequences use too
@@ -140,7 +142,7 @@ impl Batch {
         prompt: Option<&[u32]>,
     ) -> Result<Vec<u32>, Error> {
         let mut from = Summed::new(from);
-        let (tokens, kinds) = self.engine.read_head(&mut from)?;
+        let (tokens, kinds) = self.engine.read_head(&mut from, adapters_of(salt))?;
         if prompt.is_some_and(|prompt| !prompt.starts_with(&tokens)) {
             return Err(StateError::Damaged("its tokens are not a prefix of the prompt").into());
         }

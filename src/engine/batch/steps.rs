@@ -223,7 +223,12 @@ impl Batch {
     /// [`Error::NeverFits`] for a prompt that could never run here; [`Error::Option`] if `n` is 0; as
     /// [`Speculation::start`](crate::Speculation::start).
     pub fn add(&mut self, request: &Request) -> Result<Vec<SeqId>, Error> {
-        let Request { prompt, options, n, priority, salt, cache_prompt, score_prompt, pooled } = request;
+        let Request { prompt, options, n, priority, salt, cache_prompt, score_prompt, pooled, adapters } =
+            request;
+        let adapters = match adapters {
+            Some(chosen) => self.engine.chosen_adapters(chosen)?,
+            None => self.engine.default_adapters(),
+        };
         if prompt.is_empty() {
             return Err(Error::EmptyPrompt);
         }
@@ -254,6 +259,7 @@ impl Batch {
             options.sampler.seed = seed.map(|seed| seed.wrapping_add(i as u64));
             let mut seq = Sequence::new(options.sampler(self.engine.tokenizer()?, prompt.len())?);
             seq.tokens.clone_from(prompt);
+            seq.adapters = Arc::clone(&adapters);
             // A model with one token type distinguishes the two texts only by their separators.
             let has_types = self.engine.shared.program.token_types() > 1;
             seq.second = pooled.and_then(|pooled| pooled.second).filter(|_| has_types).map(|at| at as u32);
@@ -269,7 +275,7 @@ impl Batch {
                 options: options.clone(),
                 speculator,
                 priority: *priority,
-                salt: Arc::clone(salt),
+                salt: self.engine.salt_with(&adapters, salt),
                 cache_prompt: *cache_prompt
                     && self.options.prefix_cache
                     && score_prompt.is_none()

@@ -13,6 +13,7 @@ use crate::sequence::Sequence;
 use crate::speculate::Speculator;
 use crate::stats::Stats;
 use sterna_host::clock::Instant;
+use sterna_program::AdapterScale;
 
 /// Id of a sequence in a batch. Ids increase and are never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -41,6 +42,9 @@ pub struct Request {
     /// Requests the embedding or score of the prompt instead of generated text
     /// ([`Batch::take_vector`](super::Batch::take_vector)).
     pub pooled: Option<Pooled>,
+    /// LoRA adapters of the request; `None` is the engine's default
+    /// ([`Engine::default_adapters`](crate::Engine::default_adapters)).
+    pub adapters: Option<Vec<AdapterScale>>,
 }
 
 /// Options of a request for an embedding or score.
@@ -68,6 +72,7 @@ impl Request {
             cache_prompt: true,
             score_prompt: None,
             pooled: None,
+            adapters: None,
         }
     }
 }

@@ -5,12 +5,14 @@ mod recurrent;
 mod saved;
 mod sliding;
 
+use std::sync::Arc;
+
 use self::pool::Pool;
 use self::recurrent::Recurrent;
 pub use self::recurrent::SLOTS;
 pub use self::sliding::Sliding;
 use sterna_backend::KvPage;
-use sterna_program::{KvWindow, PAGE, PageTable};
+use sterna_program::{AdapterScale, KvWindow, PAGE, PageTable};
 
 /// The page pools of one engine. Sequences allocate pages as they grow, which fails when no page is free.
 ///
@@ -207,6 +209,11 @@ impl Pages {
     /// Sets the position in `seq` where the second of two texts begins.
     pub fn set_second(&mut self, seq: u32, at: Option<u32>) {
         self.table.set_second(seq, at);
+    }
+
+    /// Sets the adapters of `seq`.
+    pub fn set_adapters(&mut self, seq: u32, adapters: &Arc<[AdapterScale]>) {
+        self.table.set_adapters(seq, Arc::clone(adapters));
     }
 
     /// The pages at index `i` of `seq`.

@@ -227,5 +227,5 @@ fn vector(model: &Model, weight: Weight) -> Result<Vec<f32>, Error> {
 /// GGUF name of a layer's weight, or of the tensor that it is a part of.
 fn name_of(program: &Program, linear: &Linear) -> String {
     let decl = program.weight_decl(linear.w);
-    decl.part_of.as_ref().unwrap_or(&decl.name).clone()
+    decl.tensor().to_owned()
 }

@@ -6,6 +6,7 @@ mod chat;
 mod completions;
 mod embeddings;
 mod keep_alive;
+mod lora_adapters;
 mod models;
 mod native;
 mod ollama;
@@ -47,8 +48,9 @@ use super::messages::{ChatFields, ChatPrompt, MESSAGES, Message};
 use super::model::Served;
 use super::shares::Share;
 use super::slots;
+use lora_adapters::AdapterChoice;
 use openapi::Endpoints;
-use sterna_engine::GenerateOptions;
+use sterna_engine::{AdapterScale, GenerateOptions};
 use sterna_tools::ParserOptions;
 
 /// The endpoints of all families.
@@ -59,6 +61,7 @@ fn endpoints() -> Endpoints {
         chat::add,
         completions::add,
         embeddings::add,
+        lora_adapters::add,
         models::add,
         native::add,
         ollama::add,
@@ -112,14 +115,8 @@ fn plain_path(path: &str) -> Option<String> {
 }
 
 /// Endpoints of other servers that are not supported.
-const NOT_HERE: &[&str] = &[
-    "/infill",
-    "/lora-adapters",
-    "/v1/audio/speech",
-    "/v1/audio/transcriptions",
-    "/v1/images/generations",
-    "/v1/moderations",
-];
+const NOT_HERE: &[&str] =
+    &["/infill", "/v1/audio/speech", "/v1/audio/transcriptions", "/v1/images/generations", "/v1/moderations"];
 
 async fn unknown(request: Request) -> ApiError {
     let path = request.uri().path();
@@ -139,6 +136,9 @@ request! {
     }
 }
 
+/// Maximum number of adapters of a request.
+const ADAPTERS: usize = 1024;
+
 request! {
     /// Options of how a text is generated.
     struct Running {
@@ -152,6 +152,8 @@ request! {
         t_max_predict_ms: Int(-1, MAX_INT),
         /// The slot that stores the answer; -1 is any.
         id_slot: UpTo(-1),
+        /// LoRA adapters of this request, in place of the server's scales; those that are not listed have 0.
+        lora: List<AdapterChoice>(ADAPTERS),
     }
 }
 
@@ -268,6 +270,7 @@ impl Received {
         Ok(Job {
             export_to: None,
             transferred: None,
+            adapters: self.adapters(fields)?,
             prompts,
             options,
             n,
@@ -284,6 +287,17 @@ impl Received {
                 .map(|ms| Duration::from_millis(ms as u64)),
             slot: slot(fields, served)?,
         })
+    }
+
+    /// The adapters that a request chooses: in a list, or one by its name in place of the model's.
+    fn adapters(&self, fields: &Fields<'_, Running>) -> Result<Option<Arc<[AdapterScale]>>, ApiError> {
+        let served = &self.model.served;
+        if let Some(list) = fields.lora()?.filter(|list| !list.is_empty()) {
+            return lora_adapters::chosen(&list, served).map(Some);
+        }
+        let model = Fields::<OfModel>::of(&self.body).model()?;
+        let named = model.and_then(|name| served.engine.adapters().iter().position(|of| of.is_called(name)));
+        Ok(named.map(|at| [AdapterScale { adapter: at as u32, scale: 1.0 }].into()))
     }
 
     /// Tokens of a conversation, and parser options for its answer. Adds the constraints of the answer to

@@ -20,6 +20,7 @@ use crate::instance::Instance;
 use crate::kinds::Text;
 use crate::model::{ModelSource, Served};
 use crate::models::Status;
+use sterna_engine::Adapter;
 
 pub fn add(to: &mut Endpoints) {
     let operation = Operation::new("The models").fails(&[500, 503]).answer::<ModelList>();
@@ -53,11 +54,14 @@ struct ModelList {
 }
 
 /// A model in OpenAI's format, with the fields that llama-server and vLLM add.
-#[derive(Serialize, JsonSchema)]
+#[derive(Clone, Serialize, JsonSchema)]
 struct ModelEntry {
     id: String,
     /// Further names that requests may use.
     aliases: Vec<String>,
+    /// The model of a LoRA adapter.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    parent: Option<String>,
     tags: [&'static str; 0],
     #[schemars(extend("const" = "model"))]
     object: &'static str,
@@ -71,7 +75,7 @@ struct ModelEntry {
     meta: Option<ModelMeta>,
 }
 
-#[derive(Serialize, JsonSchema)]
+#[derive(Clone, Serialize, JsonSchema)]
 #[schemars(inline)]
 struct ModelStatus {
     #[schemars(extend("enum" = ["unloaded", "loading", "loaded"]))]
@@ -80,7 +84,7 @@ struct ModelStatus {
     failed: Option<bool>,
 }
 
-#[derive(Serialize, JsonSchema)]
+#[derive(Clone, Serialize, JsonSchema)]
 #[schemars(inline)]
 struct ModelMeta {
     n_vocab: usize,
@@ -116,7 +120,13 @@ struct Success {
 async fn models(app: Arc<App>, _: Request) -> Answer {
     app.check()?;
     let list = app.models.list();
-    let entries = list.iter().map(|(source, status, model)| entry(&app, source, *status, model.as_deref()));
+    let entries = list.iter().flat_map(|(source, status, model)| {
+        let model = model.as_deref();
+        let entry = entry(&app, source, *status, model);
+        let adapters = model.into_iter().flat_map(|model| model.served.engine.adapters());
+        let adapters: Vec<_> = adapters.filter_map(|adapter| of_adapter(&entry, adapter)).collect();
+        [entry].into_iter().chain(adapters)
+    });
     let of_ollama = list.iter().map(|(source, _, model)| {
         let name = name(source, model.as_deref());
         NamedModel {
@@ -137,9 +147,16 @@ async fn model(app: Arc<App>, mut request: Request) -> Answer {
     let id = path_parameter(&mut request).await?;
     app.check()?;
     let list = app.models.list();
-    let found = list.iter().find(|(source, _, model)| is_called(&id, source, model.as_deref()));
-    let (source, status, model) = found.ok_or_else(|| ApiError::unknown_model(&id))?;
-    Ok(json(&entry(&app, source, *status, model.as_deref())))
+    let found = list.iter().find_map(|(source, status, model)| {
+        let model = model.as_deref();
+        let entry = || entry(&app, source, *status, model);
+        if is_called(&id, source, model) {
+            return Some(entry());
+        }
+        let mut adapters = model?.served.engine.adapters().iter();
+        of_adapter(&entry(), adapters.find(|adapter| adapter.is_called(&id))?)
+    });
+    Ok(json(&found.ok_or_else(|| ApiError::unknown_model(&id))?))
 }
 
 /// Loads a model ahead of its first request, and answers after it is loaded.
@@ -179,11 +196,18 @@ fn name<'m>(source: &'m ModelSource, model: Option<&'m Instance>) -> &'m str {
     model.map_or(&source.name, |model| &model.served.name)
 }
 
+/// The entry of an adapter that requests may name as their model.
+fn of_adapter(model: &ModelEntry, adapter: &Adapter) -> Option<ModelEntry> {
+    let (id, parent) = (adapter.alias.clone()?, Some(model.id.clone()));
+    Some(ModelEntry { id, parent, aliases: Vec::new(), ..model.clone() })
+}
+
 fn entry(app: &App, source: &ModelSource, status: Status, model: Option<&Instance>) -> ModelEntry {
     let served = model.map(|model| &model.served);
     ModelEntry {
         id: name(source, model).to_owned(),
         aliases: source.aliases.clone(),
+        parent: None,
         tags: [],
         object: "model",
         created: served.map_or(app.started, |served| served.created),

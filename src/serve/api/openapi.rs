@@ -70,6 +70,13 @@ impl Operation {
             .fails(&[400, 404, 408, 413, 415, 429, 500, 503])
     }
 
+    /// Reads a body that is a list of objects of type `R`.
+    pub fn list<R: fields::Request>(self) -> Self {
+        let list: SchemaOf<Value> =
+            |schemas| json!({ "type": "array", "items": fields::reference::<R>(schemas) });
+        Self { body: Some((list, true)), ..self.body::<R>() }
+    }
+
     /// Makes the body optional.
     pub fn optional_body(mut self) -> Self {
         if let Some((_, required)) = &mut self.body {
@@ -242,7 +249,8 @@ impl Endpoints {
             if *path != paths[0] {
                 described["summary"] = format!("As {}", plain(paths[0])).into();
             }
-            self.paths.insert(plain(path), json!({ method: described }));
+            let methods = self.paths.entry(plain(path)).or_insert_with(|| json!({}));
+            methods[method] = described;
         }
     }
 

@@ -95,6 +95,7 @@ impl ParsedRequest {
             client: Arc::clone(&client.0),
             sender: Arc::clone(sender),
             salt: salt(&client.0, &cache_salt),
+            adapters: None,
             cache_prompt,
             score_prompt,
             pooled: None,

@@ -86,6 +86,23 @@ pub async fn object(
     Ok(receive(app, sender, request).await?.parse(app).await?.object)
 }
 
+/// Reads the JSON list in the body of a request from `sender`, which must be small.
+///
+/// # Errors
+/// As [`receive`]; 400 if it is not a JSON list, 413 if it is too large.
+pub async fn list(
+    app: &App,
+    sender: &Arc<str>,
+    request: hyper::Request<Body>,
+) -> Result<Vec<Value>, ApiError> {
+    let Arrived { bytes, form, .. } = receive(app, sender, request).await?;
+    let form = Form { limit: form.limit.min(LARGE), ..form };
+    match value(&form.decode(&bytes)?, form.limit)? {
+        Value::Array(list) => Ok(list),
+        _ => Err(ApiError::bad("the request must be a JSON list")),
+    }
+}
+
 impl Arrived {
     /// True if it is parsed outside the HTTP threads for its length alone.
     pub fn is_large(&self) -> bool {
@@ -146,6 +163,19 @@ impl Form {
 
 /// Parses a JSON object.
 fn parsed(bytes: &[u8], limit: usize) -> Result<Map<String, Value>, ApiError> {
+    let kind = match value(bytes, limit)? {
+        Value::Object(map) => return Ok(map),
+        Value::Null => "null",
+        Value::Bool(_) => "true or false",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a text",
+        Value::Array(_) => "a list",
+    };
+    Err(ApiError::bad(format!("the request must be a JSON object, not {kind}")))
+}
+
+/// Parses a JSON value.
+fn value(bytes: &[u8], limit: usize) -> Result<Value, ApiError> {
     // Some programs put a byte order mark at the start of all texts.
     let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
     if bytes.is_empty() {
@@ -156,19 +186,10 @@ fn parsed(bytes: &[u8], limit: usize) -> Result<Map<String, Value>, ApiError> {
     if bytes.len() > most / 6 && n_values(bytes) > most {
         return Err(ApiError::too_many_values(most));
     }
-    let value: Value = serde_json::from_slice(bytes).map_err(|err| {
+    serde_json::from_slice(bytes).map_err(|err| {
         let why = surrogates::explained(bytes, &err);
         ApiError::bad(format!("the body of the request is not JSON: {why}"))
-    })?;
-    let kind = match value {
-        Value::Object(map) => return Ok(map),
-        Value::Null => "null",
-        Value::Bool(_) => "true or false",
-        Value::Number(_) => "a number",
-        Value::String(_) => "a text",
-        Value::Array(_) => "a list",
-    };
-    Err(ApiError::bad(format!("the request must be a JSON object, not {kind}")))
+    })
 }
 
 /// Number of values in JSON. An object counts as 6, for the memory of its table.

@@ -203,7 +203,7 @@ fn requests_cannot_fetch_or_upload() {
         ("/api/push", 501),
         ("/api/blobs/sha256:0000", 501),
         ("/cors-proxy", 404),
-        ("/lora-adapters", 501),
+        ("/lora-adapters", 400),
     ] {
         let body = json!({ "model": url, "from": url, "url": url });
         assert_eq!(server.post(&format!("{path}?url={url}"), &body).status, status, "{path}");

@@ -16,6 +16,7 @@ mod hostile;
 mod in_process;
 mod kv_transfer;
 mod load;
+mod lora;
 mod multi_model;
 mod nan_logits;
 mod openapi;

@@ -167,7 +167,7 @@ fn folders_without_a_model_are_refused() {
     refused(&dir.path().join("nowhere"), &["nowhere", "want a folder"]);
     refused(dir.path(), &["config.json"]);
     fs::write(dir.path().join("adapter_config.json"), "{}").unwrap();
-    refused(dir.path(), &["an adapter (LoRA)", "merge it into its base model"]);
+    refused(dir.path(), &["an adapter (LoRA)", "it is converted with the GGUF file of its model"]);
     fs::write(dir.path().join("config.json"), "{").unwrap();
     refused(dir.path(), &["config.json", "is not valid JSON"]);
     fs::write(dir.path().join("config.json"), "[]").unwrap();

@@ -8,6 +8,7 @@ mod hostile;
 mod hybrid;
 mod metaspace;
 mod packed;
+mod peft;
 mod round_trip;
 
 use std::ops::ControlFlow;

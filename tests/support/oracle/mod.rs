@@ -15,9 +15,9 @@ use std::ops::Range;
 use delta::SlotState;
 use ggml_types::HostTensor;
 use sterna::program::{
-    Act, ActQuant, Attend, AttnIn, BasisId, Buf, Embed, Expert, Experts, FfnIn, Gating, HeadProj, KvDecl,
-    LatentIn, Linear, Logits, Norm, NormAdd, NormKind, PAGE, Program, ProjAdd, ProjIn, QkNorm, QueryScale,
-    Rope, RopeStyle, Routing, Sample, Stage, Step, Weight,
+    Act, ActQuant, AdapterScale, Attend, AttnIn, BasisId, Buf, Embed, Expert, Experts, FfnIn, Gating,
+    HeadProj, KvDecl, LatentIn, Linear, Logits, Lora, Norm, NormAdd, NormKind, PAGE, Program, ProjAdd,
+    ProjIn, QkNorm, QueryScale, Rope, RopeStyle, Routing, Sample, Stage, Step, Weight,
 };
 pub use value::Near;
 use value::{EPS, SUM};
@@ -96,7 +96,7 @@ impl<'a> Oracle<'a> {
     }
 
     fn embed(&mut self, s: &Embed, step: &Step<'_>) {
-        let Embed { table, stride, first, basis, scale, positions, types, x: to } = *s;
+        let Embed { table, stride, first, basis, scale, positions, types, ref lora, x: to } = *s;
         for (r, row) in step.rows.iter().enumerate() {
             let mut x = self.weight_row(table, (stride * row.token + first) as usize);
             if let Some(basis) = basis {
@@ -113,6 +113,8 @@ impl<'a> Oracle<'a> {
                 let of_type = self.weight_row(types, step.pages.token_type(row.seq, row.pos) as usize);
                 x = x.iter().zip(of_type).map(|(a, b)| a.plus(b)).collect();
             }
+            let first = |a: Weight| self.weight_row(a, row.token as usize);
+            x = self.adapted(lora, x, step.pages.adapters(row.seq), first);
             self.set_row(to, r, &x);
         }
     }
@@ -136,6 +138,7 @@ impl<'a> Oracle<'a> {
         } = *s;
         let kv = self.p.kv_decl(cache);
         for (r, row) in step.rows.iter().enumerate() {
+            let uses = step.pages.adapters(row.seq);
             let n = self.normed(norm.as_ref(), self.row(x, r));
             let heads = |values: Vec<Near>, norm: &Option<Norm>| -> Vec<Near> {
                 let norm = norm.as_ref();
@@ -153,7 +156,7 @@ impl<'a> Oracle<'a> {
                 };
                 values.chunks_exact(kv.head_dim).flat_map(norm_and_rope).collect()
             };
-            let (mut q, mut gates) = (self.linear(wq, &n), None);
+            let (mut q, mut gates) = (self.linear(wq, &n, uses), None);
             if let Some(gate) = gate {
                 let heads = || q.chunks_exact(2 * kv.head_dim);
                 gates =
@@ -167,8 +170,8 @@ impl<'a> Oracle<'a> {
                 q = q.iter().map(|q| q.times(Near { v: by, err: EPS * by.abs() })).collect();
             }
             if let Some(wk) = wk {
-                let k = heads(self.linear(wk, &n), k_norm);
-                let v = self.linear(wv.as_ref().unwrap_or(wk), &n);
+                let k = heads(self.linear(wk, &n, uses), k_norm);
+                let v = self.linear(wv.as_ref().unwrap_or(wk), &n, uses);
                 let v: Vec<Near> =
                     v.chunks_exact(kv.head_dim).flat_map(|head| self.normed(v_norm.as_ref(), head)).collect();
                 let stored =
@@ -187,18 +190,19 @@ impl<'a> Oracle<'a> {
         let (head_dim, codec) = (self.p.kv_decl(kv).head_dim, self.p.kv_decl(kv).k.name());
         let rope = &self.p.ropes[rope.0 as usize];
         for (r, row) in step.rows.iter().enumerate() {
+            let uses = step.pages.adapters(row.seq);
             let n = self.norm(norm, self.row(x, r));
-            let a = q_latent.as_ref().map(|(linear, norm)| self.norm(norm, &self.linear(linear, &n)));
-            let parts = self.linear(wq, a.as_ref().unwrap_or(&n));
+            let a = q_latent.as_ref().map(|(linear, norm)| self.norm(norm, &self.linear(linear, &n, uses)));
+            let parts = self.linear(wq, a.as_ref().unwrap_or(&n), uses);
             let mut q = Vec::new();
             for (linear, part) in wk.iter().zip(parts.chunks_exact(parts.len() / wk.len())) {
                 let decl = self.p.weight_decl(linear.w);
                 let (plain, rotated) = part.split_at(decl.cols);
-                q.extend(self.linear(linear, plain));
+                q.extend(self.linear(linear, plain, uses));
                 q.extend(apply_rope(rope, row.pos, rotated));
                 assert_eq!(decl.rows + rotated.len(), head_dim);
             }
-            let latent = self.linear(wkv, &n);
+            let latent = self.linear(wkv, &n, uses);
             let (c, t) = latent.split_at(self.p.weight_decl(wk[0].w).rows);
             let key = [self.norm(kv_norm, c), apply_rope(rope, row.pos, t)].concat();
             let key: Vec<Near> = key.iter().map(|x| x.stored_by(codec)).collect();
@@ -210,11 +214,12 @@ impl<'a> Oracle<'a> {
 
     fn head_proj(&mut self, s: &HeadProj, step: &Step<'_>) {
         let HeadProj { x, ref w, out } = *s;
-        for r in 0..step.rows.len() {
+        for (r, row) in step.rows.iter().enumerate() {
+            let uses = step.pages.adapters(row.seq);
             let x = self.row(x, r);
             let heads = w.iter().zip(x.chunks_exact(x.len() / w.len()));
             let of_head = |(linear, x): (&Linear, &[Near])| {
-                self.linear(linear, &x[..self.p.weight_decl(linear.w).cols])
+                self.linear(linear, &x[..self.p.weight_decl(linear.w).cols], uses)
             };
             let y: Vec<Near> = heads.flat_map(of_head).collect();
             self.set_row(out, r, &y);
@@ -255,18 +260,20 @@ impl<'a> Oracle<'a> {
 
     fn proj_in(&mut self, s: &ProjIn, step: &Step<'_>) {
         let ProjIn { x, ref norm, ref products } = *s;
-        for r in 0..step.rows.len() {
+        for (r, row) in step.rows.iter().enumerate() {
+            let uses = step.pages.adapters(row.seq);
             let n = self.norm(norm, self.row(x, r));
             for (linear, buf) in products {
-                self.set_row(*buf, r, &self.linear(linear, &n));
+                self.set_row(*buf, r, &self.linear(linear, &n, uses));
             }
         }
     }
 
     fn proj_add(&mut self, s: &ProjAdd, step: &Step<'_>) {
         let ProjAdd { y, ref w, ref post, ref residual, scale, x: to } = *s;
-        for r in 0..step.rows.len() {
-            let product = self.linear(w, self.row(y, r));
+        for (r, row) in step.rows.iter().enumerate() {
+            let uses = step.pages.adapters(row.seq);
+            let product = self.linear(w, self.row(y, r), uses);
             let product = self.normed(post.as_ref(), &product);
             let x = self.normed(residual.as_ref(), self.row(to, r));
             let scale = Near::exact(f64::from(scale));
@@ -277,17 +284,18 @@ impl<'a> Oracle<'a> {
 
     fn ffn_in(&mut self, s: &FfnIn, step: &Step<'_>) {
         let FfnIn { x, ref norm, ref gate, ref up, act, ref share, times, h: to } = *s;
-        for r in 0..step.rows.len() {
+        for (r, row) in step.rows.iter().enumerate() {
+            let uses = step.pages.adapters(row.seq);
             let n = self.normed(norm.as_ref(), self.row(x, r));
-            let up = self.linear(up, &n);
+            let up = self.linear(up, &n, uses);
             let h: Vec<_> = match gate {
                 Some(gate) => {
-                    let gate = self.linear(gate, &n);
+                    let gate = self.linear(gate, &n, uses);
                     gate.iter().zip(up).map(|(g, u)| gated(act, *g, u)).collect()
                 }
                 None => up.iter().map(|u| activated(act, *u)).collect(),
             };
-            let share = share.as_ref().map(|share| sigmoid(self.linear(share, &n)[0]));
+            let share = share.as_ref().map(|share| sigmoid(self.linear(share, &n, uses)[0]));
             let mut h: Vec<_> = h.into_iter().map(|h| share.map_or(h, |share| h.times(share))).collect();
             if let Some(times) = times {
                 h = h.into_iter().zip(self.row(times, r)).map(|(h, by)| h.times(*by)).collect();
@@ -299,23 +307,24 @@ impl<'a> Oracle<'a> {
     fn experts(&mut self, s: &Experts, step: &Step<'_>) {
         let Experts { x, ref norm, ref router_norm, ref router, ref routing, ref experts, n_used, act, out } =
             *s;
-        for r in 0..step.rows.len() {
+        for (r, row) in step.rows.iter().enumerate() {
+            let uses = step.pages.adapters(row.seq);
             let n = self.norm(norm, self.row(x, r));
             let z = match router_norm {
-                Some(norm) => self.linear(router, &self.norm(norm, self.row(x, r))),
-                None => self.linear(router, &n),
+                Some(norm) => self.linear(router, &self.norm(norm, self.row(x, r)), uses),
+                None => self.linear(router, &n, uses),
             };
             let mut sum = vec![Near::exact(0.0); n.len()];
             for (e, weight) in self.route(routing, &z, n_used) {
                 let Expert { gate, up, down } = &experts[e];
-                let up = self.linear(up, &n);
+                let up = self.linear(up, &n, uses);
                 let h: Vec<_> = match gate {
                     Some(gate) => {
-                        self.linear(gate, &n).iter().zip(up).map(|(g, u)| gated(act, *g, u)).collect()
+                        self.linear(gate, &n, uses).iter().zip(up).map(|(g, u)| gated(act, *g, u)).collect()
                     }
                     None => up.into_iter().map(|u| activated(act, u)).collect(),
                 };
-                for (sum, y) in sum.iter_mut().zip(self.linear(down, &h)) {
+                for (sum, y) in sum.iter_mut().zip(self.linear(down, &h, uses)) {
                     *sum = sum.plus(y.times(weight));
                 }
             }
@@ -389,23 +398,25 @@ impl<'a> Oracle<'a> {
     fn logits(&mut self, s: &Logits, step: &Step<'_>) {
         let Logits { x, ref norm, ref w, soft_cap, logits: to } = *s;
         let asked = step.rows.iter().enumerate().filter(|(_, row)| row.logits);
-        for (o, (r, _)) in asked.enumerate() {
+        for (o, (r, row)) in asked.enumerate() {
+            let uses = step.pages.adapters(row.seq);
             let n = self.norm(norm, self.row(x, r));
-            let logits = self.linear(w, &n);
+            let logits = self.linear(w, &n, uses);
             let capped = |z: &Near| soft_cap.map_or(*z, |cap| capped(f64::from(cap), *z));
             let logits: Vec<_> = logits.iter().map(capped).collect();
             self.set_row(to, o, &logits);
         }
     }
 
-    fn linear(&self, linear: &Linear, x: &[Near]) -> Vec<Near> {
-        let Linear { w, ref norm, bias, act, scale, basis } = *linear;
+    /// A layer for a row whose sequence uses `uses`.
+    fn linear(&self, linear: &Linear, x: &[Near], uses: &[AdapterScale]) -> Vec<Near> {
+        let Linear { w, ref norm, bias, act, scale, basis, ref lora } = *linear;
         let decl = self.p.weight_decl(w);
         let rows = self.weights[w.0 as usize].chunks_exact(decl.cols);
         let normed = norm.as_ref().map(|norm| self.norm(norm, x));
-        let x = normed.as_deref().unwrap_or(x);
-        let rotated = basis.map(|basis| self.hadamard(basis, &self.flip_signs(basis, x)));
-        let x = rotated.as_deref().unwrap_or(x);
+        let plain = normed.as_deref().unwrap_or(x);
+        let rotated = basis.map(|basis| self.hadamard(basis, &self.flip_signs(basis, plain)));
+        let x = rotated.as_deref().unwrap_or(plain);
         let products: Vec<Near> = match act {
             ActQuant::None => rows.map(|w| dot(w, x)).collect(),
             ActQuant::I8PerToken => {
@@ -419,13 +430,38 @@ impl<'a> Oracle<'a> {
             }
         };
         let scaled = products.into_iter().map(|y| y.times(Near::exact(f64::from(scale))));
-        match bias {
+        let biased: Vec<Near> = match bias {
             Some(bias) => {
                 let bias = &self.weights[bias.0 as usize];
                 scaled.zip(bias).map(|(y, bias)| y.plus(Near::exact(*bias))).collect()
             }
             None => scaled.collect(),
+        };
+        let first = |a: Weight| self.rows(a).map(|a| dot(a, plain)).collect();
+        self.adapted(lora, biased, uses, first)
+    }
+
+    /// `y` with the products of the pairs that a row uses; `first` multiplies by the first matrix.
+    fn adapted(
+        &self,
+        pairs: &[Lora],
+        mut y: Vec<Near>,
+        uses: &[AdapterScale],
+        first: impl Fn(Weight) -> Vec<Near>,
+    ) -> Vec<Near> {
+        for Lora { adapter, a, b, scale } in pairs {
+            for used in uses.iter().filter(|used| used.adapter == *adapter) {
+                let factor = Near::exact(f64::from(*scale)).times(Near::exact(f64::from(used.scale)));
+                let first: Vec<Near> = first(*a).into_iter().map(|x| x.times(factor)).collect();
+                y.iter_mut().zip(self.rows(*b)).for_each(|(y, b)| *y = y.plus(dot(b, &first)));
+            }
         }
+        y
+    }
+
+    /// The rows of a weight.
+    fn rows(&self, w: Weight) -> impl Iterator<Item = &[f64]> {
+        self.weights[w.0 as usize].chunks_exact(self.p.weight_decl(w).cols)
     }
 
     fn flip_signs(&self, basis: BasisId, x: &[Near]) -> Vec<Near> {

@@ -21,7 +21,7 @@ use super::tiled::{MMA_LEAST, is_tiled};
 use super::weight::{DeviceWeight, Products};
 use super::{attend, heads, mixture};
 use crate::device::pages;
-use crate::device::plan::Missing;
+use crate::device::plan::{Missing, NO_ADAPTERS};
 use crate::device::sampling::Sampler;
 use crate::device::step::Image;
 use crate::device::tiles::Tiling;
@@ -120,6 +120,10 @@ pub fn plan(
     p.check()?;
     let mut missing = Missing::of_rows(p.limits.rows);
     for (_, stage) in &p.stages {
+        if stage.has_adapters() {
+            missing.add(NO_ADAPTERS.to_owned());
+            continue;
+        }
         match Lowered::of(p, stage).kernels(p, driver.limits()) {
             Ok(names) => names
                 .into_iter()

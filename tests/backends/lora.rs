@@ -1,0 +1,134 @@
+//! LoRA adapters on the CPU against the f64 oracle: rows with different adapters in one step, for every type
+//! of weights and of pairs, every stage that has layers, and the embedding; and that rows are the same alone.
+
+use ggml_types::types::REGISTRY;
+use sterna::program::{
+    Act, ActQuant, AdapterScale, Embed, Experts, FfnIn, Linear, Logits, Lora, NormKind, PageTable, ProjAdd,
+    ProjIn, Row, RowsOf, Step,
+};
+use support::case::{Case, StepCase, cpus, limits, rows, shuffled_pages, ty};
+
+use super::conformance::cols_of;
+
+const N_SEQS: usize = 4;
+
+/// Adapters of each sequence: none, one, two with other scales, the second.
+const USES: [&[(u32, f32)]; N_SEQS] = [&[], &[(0, 1.0)], &[(0, -0.5), (1, 1.25)], &[(1, 2.0), (0, 0.0)]];
+
+fn with_adapters(mut pages: PageTable) -> PageTable {
+    for (seq, uses) in USES.iter().enumerate() {
+        let uses = uses.iter().map(|&(adapter, scale)| AdapterScale { adapter, scale });
+        pages.set_adapters(seq as u32, uses.collect());
+    }
+    pages
+}
+
+/// A row of each sequence in turn.
+fn mixed(n: usize) -> Vec<Row> {
+    (0..n).flat_map(|i| rows((i % N_SEQS) as u32, (i / N_SEQS) as u32..(i / N_SEQS) as u32 + 1)).collect()
+}
+
+fn case(name: &str, n_rows: usize) -> Case {
+    let mut case = Case::new(name, limits(n_rows + 1, N_SEQS, N_SEQS));
+    case.p.adapters = vec!["one".to_owned(), "two".to_owned()];
+    case
+}
+
+/// Adds pairs of two adapters to a layer, of ranks 3 and 32.
+fn adapted(case: &mut Case, linear: Linear) -> Linear {
+    let (outputs, inputs) = {
+        let decl = case.p.weight_decl(linear.w);
+        (decl.rows, decl.cols)
+    };
+    let lora = pairs(case, [["f16", "f32"], ["f32", "q8_0"]], |rank| [[rank, inputs], [outputs, rank]]);
+    Linear { lora, ..linear }
+}
+
+fn pairs(case: &mut Case, types: [[&str; 2]; 2], shapes: impl Fn(usize) -> [[usize; 2]; 2]) -> Vec<Lora> {
+    let mut pair = |adapter: u32, rank: usize, types: [&str; 2]| {
+        let [a, b] = shapes(rank);
+        let [a, b] =
+            [(a, types[0]), (b, types[1])].map(|([rows, cols], name)| case.weight(ty(name), rows, cols));
+        Lora { adapter, a, b, scale: [0.75, 1.5][adapter as usize] }
+    };
+    vec![pair(0, 3, types[0]), pair(1, 32, types[1])]
+}
+
+#[test]
+fn layers_of_every_type() {
+    for ty in REGISTRY {
+        for act in [ActQuant::None, ActQuant::I8PerToken, ActQuant::I8PerBlock] {
+            let (n_rows, cols) = (9, cols_of(ty.block_elems(), 300));
+            let outputs = 21_usize.next_multiple_of(ty.rows_together());
+            let mut case = case(&format!("adapters of {} {act:?}", ty.name()), n_rows);
+            let (y, x) = (case.buf("y", cols), case.buf("x", outputs));
+            let norm = Some(case.norm(NormKind::Rms, cols));
+            let w = Linear { norm, ..case.linear_with_bias(*ty, outputs, cols, act) };
+            let w = adapted(&mut case, w);
+            case.p.push("proj_add", ProjAdd::plain(y, w, x));
+            let inputs =
+                vec![(y, case.numbers.values(n_rows * cols)), (x, case.numbers.values(n_rows * outputs))];
+            let step = StepCase { rows: mixed(n_rows), stages: 0..1, inputs, read: vec![x] };
+            case.check(cpus(&[2]), &with_adapters(shuffled_pages(N_SEQS, 1)), &[step]);
+        }
+    }
+}
+
+#[test]
+fn stages_with_several_layers() {
+    const DIM: usize = 96;
+    let n_rows = 10;
+    let mut case = case("stages with adapters", n_rows);
+    let f16 = ty("f16");
+    let [x, h, u, z] =
+        [("x", DIM), ("h", 160), ("u", 40), ("z", 24)].map(|(name, cols)| case.buf(name, cols));
+    let logits = case.p.buf("logits", RowsOf::Outputs, 50);
+    let layer = |case: &mut Case, rows: usize, cols: usize| {
+        let linear = case.linear(f16, rows, cols, ActQuant::None);
+        adapted(case, linear)
+    };
+    let norm = case.norm(NormKind::Rms, DIM);
+    let table = case.weight(f16, 50, DIM);
+    let lora = pairs(&mut case, [["f32", "f16"], ["q8_0", "f32"]], |rank| [[50, rank], [DIM, rank]]);
+    case.p.push("embed", Embed { scale: 1.5, lora, ..Embed::tokens(table, x) });
+    let products = vec![(layer(&mut case, 40, DIM), u), (layer(&mut case, 24, DIM), z)];
+    case.p.push("proj_in", ProjIn { x, norm: norm.clone(), products });
+    let [gate, up] = [(); 2].map(|()| layer(&mut case, 160, DIM));
+    // Its input is normalised once more.
+    let up = Linear { norm: Some(case.norm(NormKind::Rms, DIM)), ..up };
+    case.p.push("ffn_in", FfnIn::gated(x, norm.clone(), gate, up, Act::Silu, h));
+    let down = layer(&mut case, DIM, 160);
+    case.p.push("ffn_out", ProjAdd::plain(h, down, x));
+    let mut experts = case.experts(["f16"; 3], [5, DIM, 64], ActQuant::None);
+    for expert in &mut experts {
+        for linear in expert.gate.iter_mut().chain([&mut expert.up, &mut expert.down]) {
+            *linear = adapted(&mut case, linear.clone());
+        }
+    }
+    let router = layer(&mut case, 5, DIM);
+    case.p.push("experts", Experts::of(x, norm.clone(), router, experts, 2, Act::Silu));
+    let w = layer(&mut case, 50, DIM);
+    case.p.push("logits", Logits { x, norm, w, soft_cap: None, logits });
+    case.p.check().expect("a valid program");
+
+    let mut of_step = mixed(n_rows);
+    for (i, row) in of_step.iter_mut().enumerate() {
+        (row.token, row.logits) = ((i * 7 % 50) as u32, i % 3 != 0);
+    }
+    let pages = with_adapters(shuffled_pages(N_SEQS, 1));
+    let read = vec![x, h, u, z, logits];
+    let step = StepCase { rows: of_step.clone(), stages: 0..6, inputs: Vec::new(), read };
+    case.check(cpus(&[1, 3]), &pages, &[step]);
+
+    // Each row alone has the same bits.
+    for mut cpu in cpus(&[2]) {
+        let mut running = case.on(&mut *cpu);
+        let mut run = |rows: &[Row]| {
+            running.run(0..6, &Step { rows, pages: &pages, sampling: &[], changes: &[] });
+            running.read(x, rows.len())
+        };
+        let together = run(&of_step);
+        let alone: Vec<f32> = of_step.iter().flat_map(|row| run(std::slice::from_ref(row))).collect();
+        assert!(together.iter().zip(&alone).all(|(a, b)| a.to_bits() == b.to_bits()));
+    }
+}
