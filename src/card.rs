@@ -35,6 +35,7 @@ pub enum CardError {
 /// Architecture names in GGUF files, with the class and type in Hugging Face's files. Readers of a card use
 /// the type at most for tool calls; an architecture that is not listed keeps its name.
 const CLASSES: &[(&str, &str, &str)] = &[
+    ("apertus", "ApertusForCausalLM", "apertus"),
     ("arcee", "ArceeForCausalLM", "arcee"),
     ("bitnet", "BitNetForCausalLM", "bitnet"),
     ("bitnet-25", "BitNetForCausalLM", "bitnet"),
@@ -58,8 +59,10 @@ const CLASSES: &[(&str, &str, &str)] = &[
     ("granitehybrid", "GraniteMoeHybridForCausalLM", "granitemoehybrid"),
     ("granitemoe", "GraniteMoeForCausalLM", "granitemoe"),
     ("hunyuan-dense", "HunYuanDenseV1ForCausalLM", "hunyuan_v1_dense"),
+    ("internlm2", "InternLM2ForCausalLM", "internlm2"),
     ("lfm2", "Lfm2ForCausalLM", "lfm2"),
     ("llama", "LlamaForCausalLM", "llama"),
+    ("mellum", "MellumForCausalLM", "mellum"),
     ("minicpm", "MiniCPMForCausalLM", "minicpm"),
     ("mistral3", "Ministral3ForCausalLM", "ministral3"),
     ("nemotron_h", "NemotronHForCausalLM", "nemotron_h"),

@@ -4,8 +4,9 @@ use super::ConvertError;
 use super::arch::{Architecture, Dim};
 use super::config::Config;
 use super::hybrid::Hybrid;
+use super::latent::Latent;
 use super::layered::Layered;
-use super::recurrent::Recurrent;
+use super::recurrent::{Mamba, Recurrent};
 use sterna_gguf::Value;
 
 /// Counts and widths.
@@ -38,8 +39,10 @@ pub struct Shape {
     pub sparse: Option<Sparse>,
     /// Layers with a delta net, for architectures that have them.
     pub hybrid: Option<Hybrid>,
-    /// Layers with a short convolution, for architectures that have them.
+    /// Layers with a short convolution or Mamba-2, for architectures that have them.
     pub recurrent: Option<Recurrent>,
+    /// Vectors of multi-head latent attention, for architectures that have it.
+    pub latent: Option<Latent>,
     /// Layers of two kinds, for architectures that have them; `head_dim` and so on are those of local layers.
     pub layered: Option<Layered>,
     /// Token types of an encoder.
@@ -63,27 +66,44 @@ pub struct Sparse {
     pub normalise: bool,
     /// Groups of experts, and how many are used.
     pub groups: [usize; 2],
+    /// True if the router is a softmax, and not a sigmoid.
+    pub softmax: bool,
 }
 
 impl Sparse {
-    fn read(config: &Config) -> Result<Self, ConvertError> {
-        let or = |key: &'static str, default| config.count(&[key]).map(|found| found.unwrap_or(default));
+    fn read(config: &Config, softmax: bool) -> Result<Self, ConvertError> {
+        const SCORES: &str = "scoring_func";
+        const METHOD: &str = "topk_method";
+        let or =
+            |key: &'static str, default| config.count_or_none(&[key]).map(|found| found.unwrap_or(default));
+        let softmax = match config.str(&[SCORES]) {
+            None => softmax,
+            Some("softmax") => true,
+            Some("sigmoid") => false,
+            Some(_) => return Err(config.wrong(SCORES, "softmax or sigmoid", config.get(&[SCORES]))),
+        };
+        let groups = [or("n_group", 1)?, or("topk_group", 1)?];
+        if groups[0] > 1 && config.str(&[METHOD]) == Some("group_limited_greedy") {
+            let want = "noaux_tc: readers of GGUF rate a group by its two largest scores";
+            return Err(config.wrong(METHOD, want, config.get(&[METHOD])));
+        }
         Ok(Self {
-            n_dense: or("first_k_dense_replace", 0)?,
+            n_dense: n_dense(config)?,
             n_shared: config.require(&["n_shared_experts"])?,
             n_mtp: or("num_nextn_predict_layers", 0)?,
             scale: config.positive(&["routed_scaling_factor"])?.unwrap_or(1.0),
-            normalise: config.bool(&["norm_topk_prob"]) != Some(false),
-            groups: [or("n_group", 1)?, or("topk_group", 1)?],
+            normalise: config.bool(&["norm_topk_prob"]).unwrap_or(!softmax),
+            groups,
+            softmax,
         })
     }
 
-    /// Writes its keys; the router is a sigmoid with a bias.
+    /// Writes its keys.
     pub fn write(&self, mut set: impl FnMut(&str, Value)) {
         let count = |n: usize| Value::U32(n as u32);
         set("leading_dense_block_count", count(self.n_dense));
         set("expert_shared_count", count(self.n_shared));
-        set("expert_gating_func", count(2));
+        set("expert_gating_func", count(if self.softmax { 1 } else { 2 }));
         set("expert_weights_scale", Value::F32(self.scale as f32));
         set("expert_weights_norm", Value::Bool(self.normalise));
         set("expert_group_count", count(self.groups[0]));
@@ -106,7 +126,11 @@ impl Shape {
             let found = config.get(&["num_key_value_heads"]);
             return Err(config.wrong("num_key_value_heads", &format!("a divisor of {n_heads}"), found));
         }
-        let head_dim = config.count(&["head_dim"])?;
+        let latent = arch.latent.then(|| Latent::read(config)).transpose()?;
+        let head_dim = match &latent {
+            Some(latent) => Some(latent.key()),
+            None => config.count(&["head_dim"])?,
+        };
         if head_dim.is_none() && !hidden.is_multiple_of(n_heads) {
             let found = config.get(&["num_attention_heads", "n_head"]);
             return Err(config.wrong("num_attention_heads", &format!("a divisor of {hidden}"), found));
@@ -124,7 +148,10 @@ impl Shape {
             None if has_experts_alone => None,
             None => Some(config.require(&["intermediate_size"])?),
         };
-        let experts = match config.count(&["num_experts", "num_local_experts", "n_routed_experts"])? {
+        const EXPERTS: &[&str] = &["num_experts", "num_local_experts", "n_routed_experts"];
+        let experts = match config.count_or_none(EXPERTS)? {
+            _ if recurrent.as_ref().is_some_and(|recurrent| !recurrent.has_experts) => None,
+            _ if arch.latent && arch.dense_first.is_empty() => None,
             Some(n) => {
                 let used = config.require(&["num_experts_per_tok"])?;
                 if used > n {
@@ -150,14 +177,18 @@ impl Shape {
             "norm_eps",
             "norm_epsilon",
         ])?;
-        let n_layers = config.require(&["num_hidden_layers", "n_layer"])?;
+        let n_layers = match &recurrent {
+            Some(recurrent) => recurrent.layers.len(),
+            None => config.require(&["num_hidden_layers", "n_layer"])?,
+        };
         let has_head_dim = head_dim.is_some();
         let head_dim = head_dim.unwrap_or(hidden / n_heads);
         let hybrid = match arch.delta.is_empty() || recurrent.is_some() {
             true => None,
             false => Some(Hybrid::read(config, arch, n_layers, head_dim)?),
         };
-        let sparse = (!arch.dense_first.is_empty()).then(|| Sparse::read(config)).transpose()?;
+        let has_sparse = !arch.dense_first.is_empty() && recurrent.is_none();
+        let sparse = has_sparse.then(|| Sparse::read(config, arch.softmax)).transpose()?;
         let has_layer_inputs = arch.globals.iter().any(|rule| rule.shape.contains(&Dim::LayerInputs));
         let layered = has_layer_inputs.then(|| Layered::read(config, n_layers, n_kv_heads)).transpose()?;
         // NomicBert gives the positions that it was trained with.
@@ -178,6 +209,7 @@ impl Shape {
             sparse,
             hybrid,
             recurrent,
+            latent,
             layered,
             token_types: config.count(&["type_vocab_size"])?.unwrap_or(0),
             labels: labels(config),
@@ -201,6 +233,9 @@ impl Shape {
     /// Length of a dimension.
     pub fn len(&self, dim: Dim) -> usize {
         let of_delta = |of: fn(&Hybrid) -> usize| self.hybrid.as_ref().map_or(0, of);
+        let of_latent = |of: fn(&Latent) -> usize| self.latent.as_ref().map_or(0, of);
+        let mamba = self.recurrent.as_ref().and_then(|recurrent| recurrent.mamba.as_ref());
+        let of_mamba = |of: fn(&Mamba) -> usize| mamba.map_or(0, of);
         match dim {
             Dim::Vocab => self.vocab,
             Dim::Hidden => self.hidden,
@@ -214,10 +249,28 @@ impl Shape {
             Dim::ExpertFfn => self.experts.map_or(0, |(_, _, ffn)| ffn),
             Dim::Positions => self.n_ctx,
             Dim::ExpertGateUp => 2 * self.len(Dim::ExpertFfn),
-            Dim::SharedFfn => match &self.sparse {
-                Some(sparse) => sparse.n_shared * self.len(Dim::ExpertFfn),
-                None => of_delta(|hybrid| hybrid.shared_ffn.unwrap_or(0)),
+            Dim::SharedFfn => match (&self.sparse, &self.recurrent) {
+                (Some(sparse), _) => sparse.n_shared * self.len(Dim::ExpertFfn),
+                (None, Some(recurrent)) => recurrent.shared_ffn.unwrap_or(0),
+                (None, None) => of_delta(|hybrid| hybrid.shared_ffn.unwrap_or(0)),
             },
+            Dim::SharedGateUp => 2 * self.len(Dim::SharedFfn),
+            Dim::MambaHeads => of_mamba(|mamba| mamba.n_heads),
+            Dim::MambaValues => of_mamba(Mamba::values),
+            Dim::MambaState => of_mamba(|mamba| mamba.n_groups * mamba.state),
+            Dim::MambaChannels => of_mamba(Mamba::channels),
+            Dim::MambaInputs => of_mamba(|mamba| mamba.values() + mamba.channels() + mamba.n_heads),
+            Dim::MambaGroups => of_mamba(|mamba| mamba.n_groups),
+            Dim::MambaGroup => of_mamba(|mamba| mamba.values() / mamba.n_groups),
+            Dim::QueryRank => of_latent(|latent| latent.q_rank.unwrap_or(0)),
+            Dim::Rank => of_latent(|latent| latent.rank),
+            Dim::RankAndRotated => of_latent(|latent| latent.rank + latent.rotated),
+            Dim::LatentQ => self.n_heads * of_latent(Latent::key),
+            Dim::LatentKv => self.n_heads * of_latent(|latent| latent.plain + latent.value),
+            Dim::LatentValues => self.n_heads * of_latent(|latent| latent.value),
+            Dim::LatentKey => of_latent(|latent| latent.plain),
+            Dim::LatentValue => of_latent(|latent| latent.value),
+            Dim::Heads => self.n_heads,
             Dim::QGate => 2 * self.len(Dim::Q),
             Dim::DeltaHeads => of_delta(|hybrid| hybrid.n_heads),
             Dim::DeltaHead => of_delta(|hybrid| hybrid.head_dim),
@@ -236,6 +289,20 @@ impl Shape {
             Dim::LayerInput => self.layer_input(),
             Dim::LayerInputs => self.n_layers * self.layer_input(),
         }
+    }
+}
+
+/// Number of layers before the first with experts: from the kinds of layers, or from their number.
+fn n_dense(config: &Config) -> Result<usize, ConvertError> {
+    const KINDS: &str = "mlp_layer_types";
+    let Some(list) = config.get(&[KINDS]) else {
+        return Ok(config.count_or_none(&["first_k_dense_replace"])?.unwrap_or(0));
+    };
+    let kinds = list.as_array().map(Vec::as_slice).unwrap_or_default();
+    let n_dense = kinds.iter().take_while(|kind| kind.as_str() == Some("dense")).count();
+    match kinds[n_dense..].iter().all(|kind| kind.as_str() == Some("sparse")) {
+        true => Ok(n_dense),
+        false => Err(config.wrong(KINDS, "dense layers, then sparse ones", Some(list))),
     }
 }
 

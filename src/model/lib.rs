@@ -5,6 +5,7 @@
 //! that models are written with.
 #![forbid(unsafe_code)]
 
+pub mod apertus;
 pub mod arcee;
 pub mod bert;
 pub mod bitnet;
@@ -26,9 +27,11 @@ pub mod granite_hybrid;
 mod hadamard;
 pub mod hunyuan;
 pub mod hyper;
+pub mod internlm2;
 mod keys;
 pub mod lfm2;
 pub mod llama;
+pub mod mellum;
 pub mod minicpm;
 pub mod mistral3;
 mod mixer;
@@ -99,6 +102,9 @@ pub static REGISTRY: &[&Architecture] = &[
     &falcon_h1::ARCHITECTURE,
     &nemotron_h::ARCHITECTURE,
     &arcee::ARCHITECTURE,
+    &apertus::ARCHITECTURE,
+    &internlm2::ARCHITECTURE,
+    &mellum::ARCHITECTURE,
     &seed_oss::ARCHITECTURE,
     &ernie4_5::ARCHITECTURE,
     &exaone4::ARCHITECTURE,

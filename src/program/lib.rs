@@ -23,7 +23,7 @@ pub use sampling::{Sampling, TokenChange};
 pub use stage::{
     Act, ActQuant, Attend, AttnIn, Basis, Conv, Delta, Embed, Expert, Experts, FfnIn, HeadProj, LatentIn,
     Linear, Logits, Mamba, Norm, NormKind, ProjAdd, ProjIn, QkNorm, QueryScale, Rope, RopeStyle, Sample,
-    Stage,
+    Stage, Xielu,
 };
 pub use step::{KvWindow, PAGE, PageTable, Row, StateSlots, Step};
 
