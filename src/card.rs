@@ -36,6 +36,7 @@ pub enum CardError {
 /// the type at most for tool calls; an architecture that is not listed keeps its name.
 const CLASSES: &[(&str, &str, &str)] = &[
     ("afmoe", "AfmoeForCausalLM", "afmoe"),
+    ("apertus", "ApertusForCausalLM", "apertus"),
     ("arcee", "ArceeForCausalLM", "arcee"),
     ("bailingmoe2", "BailingMoeV2ForCausalLM", "bailing_moe_v2"),
     ("bitnet", "BitNetForCausalLM", "bitnet"),
@@ -63,9 +64,11 @@ const CLASSES: &[(&str, &str, &str)] = &[
     ("granitemoe", "GraniteMoeForCausalLM", "granitemoe"),
     ("hunyuan-dense", "HunYuanDenseV1ForCausalLM", "hunyuan_v1_dense"),
     ("hunyuan-moe", "HunYuanMoEV1ForCausalLM", "hunyuan_v1_moe"),
+    ("internlm2", "InternLM2ForCausalLM", "internlm2"),
     ("lfm2", "Lfm2ForCausalLM", "lfm2"),
     ("lfm2moe", "Lfm2MoeForCausalLM", "lfm2_moe"),
     ("llama", "LlamaForCausalLM", "llama"),
+    ("mellum", "MellumForCausalLM", "mellum"),
     ("minicpm", "MiniCPMForCausalLM", "minicpm"),
     ("mistral3", "Ministral3ForCausalLM", "ministral3"),
     ("nemotron_h", "NemotronHForCausalLM", "nemotron_h"),

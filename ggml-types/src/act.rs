@@ -24,7 +24,7 @@ impl ActQuant {
 }
 
 /// Activation function of the feed-forward network.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Act {
     /// `max(x, 0)^2`.
     Relu2,
@@ -37,6 +37,23 @@ pub enum Act {
     /// GPT-OSS's, of a gate `g` and its factor `u`, which is modified too: with `m = min(g, 7)`,
     /// `m / (1 + exp(-1.702 m)) * (clamp(u, -7, 7) + 1)`. It requires a gate.
     ClampedSwiglu,
+    /// xIELU, whose numbers are trained.
+    Xielu(Xielu),
+}
+
+/// Numbers of xIELU: `positive x^2 + beta x` above 0, else `negative (exp(min(x, eps)) - 1 - x) + beta x`.
+///
+/// Source: "Deriving Activation Functions Using Integration", <https://arxiv.org/abs/2411.13010>.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Xielu {
+    /// Factor on the square of positive inputs.
+    pub positive: f32,
+    /// Factor on the curve of negative ones.
+    pub negative: f32,
+    /// Slope at 0.
+    pub beta: f32,
+    /// Bound on the input of the exponential.
+    pub eps: f32,
 }
 
 impl Act {

@@ -22,7 +22,7 @@ pub mod turboquant;
 pub mod types;
 mod uneven;
 
-pub use act::{Act, ActQuant};
+pub use act::{Act, ActQuant, Xielu};
 pub use kv::{CodeValues, KvCodec, KvCodes, KvForm, KvSide, KvVectors, kv_by_name, kv_on};
 pub use quant::{Dialect, QuantError, QuantType, Ternary};
 pub use registry::{RegisterError, by_id, by_name, byte_len_of, id_name, register};

@@ -1,5 +1,9 @@
 //! Tables of the supported architectures: tensors with their names, shapes and conversions, in Hugging Face's
-//! order.
+//! order. The forms of Llama and its relatives are here, others in files of their own.
+
+mod encoders;
+mod latent;
+mod mamba;
 
 use serde_json::Value as Json;
 
@@ -38,6 +42,18 @@ pub enum Change {
     TileDecay,
     /// `a` becomes `-exp(a)`.
     Decay,
+    /// The rows of each head's keys, transposed: a matrix per head, for queries. The other rows become
+    /// another tensor.
+    KeysOfHeads,
+    /// The rows of each head's values.
+    ValuesOfHeads,
+    /// The rows of each key head's queries, reordered as by [`PermuteQ`](Self::PermuteQ). The other rows
+    /// become other tensors.
+    QueriesOfGroups,
+    /// The rows of each key head, reordered likewise.
+    KeysOfGroups,
+    /// The rows of each value head.
+    ValuesOfGroups,
 }
 
 /// A dimension by its meaning.
@@ -67,6 +83,8 @@ pub enum Dim {
     ExpertGateUp,
     /// Width of the shared expert.
     SharedFfn,
+    /// Gate and up of the shared expert, or of the network that every row uses, together.
+    SharedGateUp,
     /// Queries and their gates together.
     QGate,
     /// Value heads of a delta net.
@@ -83,6 +101,37 @@ pub enum Dim {
     DeltaRates,
     /// Inputs of a short convolution and its gates together.
     ConvInputs,
+    /// Heads of a Mamba-2 layer.
+    MambaHeads,
+    /// Heads of a Mamba-2 layer x their length.
+    MambaValues,
+    /// Channels of its convolution: values, B and C.
+    MambaChannels,
+    /// B, or C.
+    MambaState,
+    /// Gates, channels and time steps together.
+    MambaInputs,
+    /// Groups of its norm, and the values of each.
+    MambaGroups,
+    MambaGroup,
+    /// Latent vector of queries.
+    QueryRank,
+    /// Latent vector of keys and values.
+    Rank,
+    /// The same with the rotated elements, which all heads share.
+    RankAndRotated,
+    /// Query heads x the length of a query, with multi-head latent attention.
+    LatentQ,
+    /// Query heads x the unrotated elements of a key and a value.
+    LatentKv,
+    /// Query heads x the length of a value.
+    LatentValues,
+    /// Query heads.
+    Heads,
+    /// Unrotated elements of a key.
+    LatentKey,
+    /// Length of a head's value.
+    LatentValue,
     /// Kernel size of the convolution.
     Taps,
     /// 1.
@@ -100,13 +149,18 @@ pub enum Dim {
 }
 
 /// Presence of a tensor in checkpoints.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub enum Need {
     /// Every checkpoint has it.
     Always,
     /// Some checkpoints lack it.
     Maybe,
+    /// Checkpoints with such a configuration have it.
+    If(fn(&Config) -> bool),
 }
+
+/// Reads factors of the configuration that are folded into a tensor.
+pub type ReadFactors = fn(&Config) -> Result<Vec<f64>, ConvertError>;
 
 /// One tensor of a checkpoint and of the file.
 #[derive(Clone, Copy, Debug)]
@@ -117,6 +171,12 @@ pub struct Rule {
     pub to: &'static str,
     /// Shape in the checkpoint.
     pub shape: &'static [Dim],
+    /// Shape in the file, if it has other dimensions for another reason than its conversion; empty otherwise.
+    pub reshaped: &'static [Dim],
+    /// Factors folded into it.
+    pub factors: Option<ReadFactors>,
+    /// Rows of each factor; empty if one is for all rows.
+    pub runs: &'static [Dim],
     /// Conversion.
     pub change: Change,
     /// Presence in checkpoints.
@@ -144,10 +204,17 @@ pub struct Architecture {
     /// Tensors of a layer with a delta net, or of a [`recurrent`](Self::recurrent) one; empty if the
     /// architecture has no such layers.
     pub delta: &'static [&'static [Rule]],
-    /// Reads which layers have a short convolution instead of attention, if the architecture has such layers.
+    /// Reads which layers have a short convolution or Mamba-2, if the architecture has such layers.
     pub recurrent: Option<ReadRecurrent>,
-    /// Tensors of the first layers if these have no experts; empty if all layers are alike.
+    /// Tensors of the first layers if these have no experts, or of layers that are only a feed-forward
+    /// network; empty if there are none.
     pub dense_first: &'static [&'static [Rule]],
+    /// True if attention has latent vectors of queries, and of keys and values (MLA).
+    pub latent: bool,
+    /// True if the activation function of each layer has numbers of its own (xIELU).
+    pub xielu: bool,
+    /// True if the router of experts is a softmax unless the configuration says otherwise.
+    pub softmax: bool,
     /// Key of the width of an expert.
     pub expert_width: &'static str,
     /// Rules that replace those with [`Change::Stack`] if all experts of a layer are already one tensor.
@@ -158,6 +225,8 @@ pub struct Architecture {
     pub unused: &'static [&'static str],
     /// Name of the output head, which a tied model lacks; empty for an encoder.
     pub head: &'static str,
+    /// Factors folded into the head.
+    pub head_factors: Option<ReadFactors>,
     /// True if the head is the embedding unless the configuration says otherwise.
     pub tied: bool,
     /// Values that a configuration may omit, from transformers' classes.
@@ -196,8 +265,8 @@ pub enum Rope {
 
 use Dim::{
     ConvInputs, DeltaChannels, DeltaHead, DeltaHeads, DeltaInputs, DeltaRates, DeltaValues, ExpertFfn,
-    ExpertGateUp, Experts, Ffn, GateUp, Head, Hidden, Kv, Labels, LayerInput, LayerInputs, One, Positions, Q,
-    QGate, Qkv, SharedFfn, Taps, TokenTypes, Vocab,
+    ExpertGateUp, Experts, Ffn, GateUp, Head, Hidden, Kv, LayerInput, LayerInputs, One, Positions, Q, QGate,
+    Qkv, SharedFfn, Taps, Vocab,
 };
 
 const fn matrix(
@@ -206,11 +275,12 @@ const fn matrix(
     shape: &'static [Dim],
     change: Change,
 ) -> Rule {
-    Rule { from, to, shape, change, need: Need::Always, linear: true }
+    Rule { change, linear: true, ..plain(from, to, shape) }
 }
 
 const fn plain(from: &'static [&'static str], to: &'static str, shape: &'static [Dim]) -> Rule {
-    Rule { from, to, shape, change: Change::None, need: Need::Always, linear: false }
+    let (change, need) = (Change::None, Need::Always);
+    Rule { from, to, shape, reshaped: &[], factors: None, runs: &[], change, need, linear: false }
 }
 
 const fn delta(from: &'static [&'static str], to: &'static str, shape: &'static [Dim]) -> Rule {
@@ -223,7 +293,7 @@ const fn maybe(
     shape: &'static [Dim],
     change: Change,
 ) -> Rule {
-    Rule { from, to, shape, change, need: Need::Maybe, linear: false }
+    Rule { need: Need::Maybe, change, ..plain(from, to, shape) }
 }
 
 const fn maybe_matrix(from: &'static [&'static str], to: &'static str, shape: &'static [Dim]) -> Rule {
@@ -236,7 +306,11 @@ const fn plus_one(from: &'static [&'static str], to: &'static str, shape: &'stat
 
 /// The output head.
 pub const fn head(change: Change) -> Rule {
-    Rule { from: &[], to: "output.weight", shape: &[Vocab, Hidden], change, need: Need::Maybe, linear: false }
+    Rule { need: Need::Maybe, change, ..plain(&[], "output.weight", &[Vocab, Hidden]) }
+}
+
+const fn needed_if(condition: fn(&Config) -> bool, rule: Rule) -> Rule {
+    Rule { need: Need::If(condition), ..rule }
 }
 
 const GLOBALS: &[Rule] = &[
@@ -315,6 +389,12 @@ const GRANITE_EXPERTS: &[Rule] = &[
         &[Experts, Hidden, ExpertFfn],
         Change::None,
     ),
+];
+const GRANITE_FACTORS: &[(&str, &str)] = &[
+    ("attention_multiplier", "attention.scale"),
+    ("embedding_multiplier", "embedding_scale"),
+    ("residual_multiplier", "residual_scale"),
+    ("logits_scaling", "logit_scale"),
 ];
 /// The norm before the experts is called after what precedes it, in both formats.
 const GLM4_MOE_NORMS: &[Rule] = &[
@@ -491,6 +571,33 @@ const OLMO2_NORMS: &[Rule] = &[
     plain(&["self_attn.q_norm.weight"], "attn_q_norm.weight", &[Q]),
     plain(&["self_attn.k_norm.weight"], "attn_k_norm.weight", &[Kv]),
 ];
+const APERTUS_NORMS: &[Rule] = &[
+    plain(&["attention_layernorm.weight"], "attn_norm.weight", &[Hidden]),
+    plain(&["feedforward_layernorm.weight"], "ffn_norm.weight", &[Hidden]),
+];
+const INTERNLM2_GLOBALS: &[Rule] =
+    &[plain(&["model.tok_embeddings.weight"], "token_embd.weight", &[Vocab, Hidden]), GLOBALS[1]];
+/// Queries, keys and values of each key head follow each other.
+const INTERNLM2_LAYER: &[Rule] = &[
+    plain(&["attention_norm.weight"], "attn_norm.weight", &[Hidden]),
+    plain(&["ffn_norm.weight"], "ffn_norm.weight", &[Hidden]),
+    Rule {
+        reshaped: &[Q, Hidden],
+        ..matrix(&["attention.wqkv.weight"], "attn_q.weight", &[Qkv, Hidden], Change::QueriesOfGroups)
+    },
+    Rule {
+        reshaped: &[Kv, Hidden],
+        ..matrix(&["attention.wqkv.weight"], "attn_k.weight", &[Qkv, Hidden], Change::KeysOfGroups)
+    },
+    Rule {
+        reshaped: &[Kv, Hidden],
+        ..matrix(&["attention.wqkv.weight"], "attn_v.weight", &[Qkv, Hidden], Change::ValuesOfGroups)
+    },
+    matrix(&["attention.wo.weight"], "attn_output.weight", &[Hidden, Q], Change::None),
+    matrix(&["feed_forward.w1.weight"], "ffn_gate.weight", &[Ffn, Hidden], Change::None),
+    matrix(&["feed_forward.w3.weight"], "ffn_up.weight", &[Ffn, Hidden], Change::None),
+    matrix(&["feed_forward.w2.weight"], "ffn_down.weight", &[Hidden, Ffn], Change::None),
+];
 /// EXAONE 4's, which cover heads.
 const EXAONE4_NORMS: &[Rule] = &[OLMO2_NORMS[0], OLMO2_NORMS[1], HEAD_NORMS[0], HEAD_NORMS[1]];
 const SEED_NORMS: &[Rule] =
@@ -631,74 +738,6 @@ const GPT2_LAYER: &[Rule] = &[
     plain(&["mlp.c_proj.bias"], "ffn_down.bias", &[Hidden]),
 ];
 
-/// Older checkpoints call a LayerNorm's weight and bias gamma and beta.
-const BERT_EMBEDDING: &[Rule] = &[
-    plain(&["embeddings.word_embeddings.weight"], "token_embd.weight", &[Vocab, Hidden]),
-    plain(&["embeddings.token_type_embeddings.weight"], "token_types.weight", &[TokenTypes, Hidden]),
-    plain(&["embeddings.position_embeddings.weight"], "position_embd.weight", &[Positions, Hidden]),
-    plain(
-        &["embeddings.LayerNorm.weight", "embeddings.LayerNorm.gamma"],
-        "token_embd_norm.weight",
-        &[Hidden],
-    ),
-    plain(&["embeddings.LayerNorm.bias", "embeddings.LayerNorm.beta"], "token_embd_norm.bias", &[Hidden]),
-];
-const BERT_RANKING: &[Rule] = &[
-    BERT_EMBEDDING[0],
-    BERT_EMBEDDING[1],
-    BERT_EMBEDDING[2],
-    BERT_EMBEDDING[3],
-    BERT_EMBEDDING[4],
-    matrix(&["pooler.dense.weight"], "cls.weight", &[Hidden, Hidden], Change::None),
-    plain(&["pooler.dense.bias"], "cls.bias", &[Hidden]),
-    matrix(&["classifier.weight"], "cls.output.weight", &[Labels, Hidden], Change::None),
-    plain(&["classifier.bias"], "cls.output.bias", &[Labels]),
-];
-const BERT_LAYER: &[Rule] = &[
-    matrix(&["attention.self.query.weight"], "attn_q.weight", &[Hidden, Hidden], Change::None),
-    plain(&["attention.self.query.bias"], "attn_q.bias", &[Hidden]),
-    matrix(&["attention.self.key.weight"], "attn_k.weight", &[Hidden, Hidden], Change::None),
-    plain(&["attention.self.key.bias"], "attn_k.bias", &[Hidden]),
-    matrix(&["attention.self.value.weight"], "attn_v.weight", &[Hidden, Hidden], Change::None),
-    plain(&["attention.self.value.bias"], "attn_v.bias", &[Hidden]),
-    matrix(&["attention.output.dense.weight"], "attn_output.weight", &[Hidden, Hidden], Change::None),
-    plain(&["attention.output.dense.bias"], "attn_output.bias", &[Hidden]),
-    plain(
-        &["attention.output.LayerNorm.weight", "attention.output.LayerNorm.gamma"],
-        "attn_output_norm.weight",
-        &[Hidden],
-    ),
-    plain(
-        &["attention.output.LayerNorm.bias", "attention.output.LayerNorm.beta"],
-        "attn_output_norm.bias",
-        &[Hidden],
-    ),
-    matrix(&["intermediate.dense.weight"], "ffn_up.weight", &[Ffn, Hidden], Change::None),
-    plain(&["intermediate.dense.bias"], "ffn_up.bias", &[Ffn]),
-    matrix(&["output.dense.weight"], "ffn_down.weight", &[Hidden, Ffn], Change::None),
-    plain(&["output.dense.bias"], "ffn_down.bias", &[Hidden]),
-    plain(&["output.LayerNorm.weight", "output.LayerNorm.gamma"], "layer_output_norm.weight", &[Hidden]),
-    plain(&["output.LayerNorm.bias", "output.LayerNorm.beta"], "layer_output_norm.bias", &[Hidden]),
-];
-const NOMIC_EMBEDDING: &[Rule] = &[
-    BERT_EMBEDDING[0],
-    BERT_EMBEDDING[1],
-    plain(&["emb_ln.weight"], "token_embd_norm.weight", &[Hidden]),
-    plain(&["emb_ln.bias"], "token_embd_norm.bias", &[Hidden]),
-];
-/// The activation function is applied to `fc12`, the second half of the input projections.
-const NOMIC_LAYER: &[Rule] = &[
-    matrix(&["attn.Wqkv.weight"], "attn_qkv.weight", &[Qkv, Hidden], Change::None),
-    matrix(&["attn.out_proj.weight"], "attn_output.weight", &[Hidden, Hidden], Change::None),
-    plain(&["norm1.weight"], "attn_output_norm.weight", &[Hidden]),
-    plain(&["norm1.bias"], "attn_output_norm.bias", &[Hidden]),
-    matrix(&["mlp.fc11.weight"], "ffn_up.weight", &[Ffn, Hidden], Change::None),
-    matrix(&["mlp.fc12.weight"], "ffn_gate.weight", &[Ffn, Hidden], Change::None),
-    matrix(&["mlp.fc2.weight"], "ffn_down.weight", &[Hidden, Ffn], Change::None),
-    plain(&["norm2.weight"], "layer_output_norm.weight", &[Hidden]),
-    plain(&["norm2.bias"], "layer_output_norm.bias", &[Hidden]),
-];
-
 const LLAMA: Architecture = Architecture {
     classes: &["LlamaForCausalLM", "MistralForCausalLM"],
     name: |config| gated(config, &["silu"], "llama"),
@@ -708,11 +747,15 @@ const LLAMA: Architecture = Architecture {
     delta: &[],
     recurrent: None,
     dense_first: &[],
+    latent: false,
+    xielu: false,
+    softmax: false,
     expert_width: "moe_intermediate_size",
     fused: &[],
     mtp: &[],
     unused: &[],
     head: "lm_head.weight",
+    head_factors: None,
     tied: false,
     defaults: &[("rms_norm_eps", 1e-6)],
     factors: &[],
@@ -795,25 +838,14 @@ const COMMAND_R: Architecture = Architecture {
     ..LLAMA
 };
 
-const BERT: Architecture = Architecture {
-    classes: &["BertModel", "BertForMaskedLM"],
-    name: bert,
-    layers: "encoder.layer.",
-    globals: BERT_EMBEDDING,
-    layer: &[BERT_LAYER],
-    // The heads for masked tokens and next sentences, and the pooler, which embeddings do not use.
-    unused: &["embeddings.position_ids", "pooler.", "cls."],
-    head: "",
-    // Defaults of BertConfig.
-    defaults: &[("layer_norm_eps", 1e-12), ("type_vocab_size", 2.0)],
-    rope: Rope::None,
-    layer_norm: true,
-    encoder: true,
-    ..LLAMA
-};
-
 /// Every architecture that can be converted.
-pub static ARCHITECTURES: &[Architecture] = &[
+fn all() -> impl Iterator<Item = &'static Architecture> {
+    let families = [ARCHITECTURES, latent::ARCHITECTURES, mamba::ARCHITECTURES, encoders::ARCHITECTURES];
+    families.into_iter().flatten()
+}
+
+/// Llama and its relatives.
+static ARCHITECTURES: &[Architecture] = &[
     LLAMA,
     BITNET,
     // 1bitLLM's class, whose weights are always masters.
@@ -852,12 +884,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
     Architecture {
         classes: &["GraniteForCausalLM"],
         name: |config| gated(config, &["silu"], "granite"),
-        factors: &[
-            ("attention_multiplier", "attention.scale"),
-            ("embedding_multiplier", "embedding_scale"),
-            ("residual_multiplier", "residual_scale"),
-            ("logits_scaling", "logit_scale"),
-        ],
+        factors: GRANITE_FACTORS,
         ..LLAMA
     },
     Architecture {
@@ -865,12 +892,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
         name: |config| gated(config, &["silu"], "granitemoe"),
         layer: &[NORMS, ATTN_PERMUTED, ATTN_OTHERS, ATTN_OTHER_BIASES, GRANITE_EXPERTS],
         expert_width: "intermediate_size",
-        factors: &[
-            ("attention_multiplier", "attention.scale"),
-            ("embedding_multiplier", "embedding_scale"),
-            ("residual_multiplier", "residual_scale"),
-            ("logits_scaling", "logit_scale"),
-        ],
+        factors: GRANITE_FACTORS,
         ..LLAMA
     },
     Architecture {
@@ -1048,6 +1070,34 @@ pub static ARCHITECTURES: &[Architecture] = &[
         ..LLAMA
     },
     Architecture {
+        classes: &["ApertusForCausalLM"],
+        name: |config| gated(config, &["xielu"], "apertus"),
+        layer: &[APERTUS_NORMS, ATTN_HALVES, ATTN_OTHERS, HEAD_NORMS, &[MLP[1], MLP[2]]],
+        xielu: true,
+        // Defaults of ApertusConfig.
+        defaults: &[("rms_norm_eps", 1e-5)],
+        ..LLAMA
+    },
+    Architecture {
+        classes: &["InternLM2ForCausalLM"],
+        name: |config| gated(config, &["silu"], "internlm2"),
+        globals: INTERNLM2_GLOBALS,
+        layer: &[INTERNLM2_LAYER],
+        head: "output.weight",
+        // Defaults of InternLM2Config.
+        defaults: &[("rms_norm_eps", 1e-6)],
+        ..LLAMA
+    },
+    Architecture {
+        classes: &["MellumForCausalLM"],
+        name: mellum,
+        layer: &[NORMS, ATTN_HALVES, ATTN_OTHERS, HEAD_NORMS, EXPERTS],
+        windows: Some(4),
+        // Defaults of MellumConfig.
+        defaults: &[("rms_norm_eps", 1e-6), ("head_dim", 128.0)],
+        ..LLAMA
+    },
+    Architecture {
         classes: &["SeedOssForCausalLM"],
         name: |config| gated(config, &["silu"], "seed_oss"),
         layer: &[SEED_NORMS, ATTN_HALVES, ATTN_OTHERS, QKV_BIASES, MLP],
@@ -1128,22 +1178,6 @@ pub static ARCHITECTURES: &[Architecture] = &[
         layer_norm: true,
         ..LLAMA
     },
-    BERT,
-    Architecture {
-        classes: &["BertForSequenceClassification"],
-        globals: BERT_RANKING,
-        unused: &["embeddings.position_ids"],
-        ..BERT
-    },
-    Architecture {
-        classes: &["NomicBertModel"],
-        name: nomic_bert,
-        layers: "encoder.layers.",
-        globals: NOMIC_EMBEDDING,
-        layer: &[NOMIC_LAYER],
-        rope: Rope::Base,
-        ..BERT
-    },
 ];
 
 /// The architecture of a class.
@@ -1151,9 +1185,9 @@ pub static ARCHITECTURES: &[Architecture] = &[
 /// # Errors
 /// [`ConvertError::Unsupported`], with the supported classes.
 pub fn by_class(class: &str) -> Result<&'static Architecture, ConvertError> {
-    let found = ARCHITECTURES.iter().find(|arch| arch.classes.contains(&class));
+    let found = all().find(|arch| arch.classes.contains(&class));
     found.ok_or_else(|| {
-        let known: Vec<_> = ARCHITECTURES.iter().flat_map(|arch| arch.classes).copied().collect();
+        let known: Vec<_> = all().flat_map(|arch| arch.classes).copied().collect();
         let class = class.escape_debug();
         ConvertError::Unsupported(format!("architecture {class}: want one of {}", known.join(", ")))
     })
@@ -1226,43 +1260,6 @@ fn gpt2(config: &Config) -> Result<&'static str, ConvertError> {
         }
     }
     gated(config, &["gelu_new", "gelu_pytorch_tanh"], "gpt2")
-}
-
-fn bert(config: &Config) -> Result<&'static str, ConvertError> {
-    const POSITIONS: &str = "position_embedding_type";
-    if config.str(&[POSITIONS]).is_some_and(|kind| kind != "absolute") {
-        return Err(config.wrong(POSITIONS, "absolute", config.get(&[POSITIONS])));
-    }
-    for key in ["is_decoder", "add_cross_attention"] {
-        if config.bool(&[key]) == Some(true) {
-            return Err(config.wrong(key, "false", config.get(&[key])));
-        }
-    }
-    gated(config, &["gelu"], "bert")
-}
-
-fn nomic_bert(config: &Config) -> Result<&'static str, ConvertError> {
-    for key in
-        ["causal", "prenorm", "qkv_proj_bias", "mlp_fc1_bias", "mlp_fc2_bias", "rotary_emb_interleaved"]
-    {
-        if config.bool(&[key]) == Some(true) {
-            return Err(config.wrong(key, "false", config.get(&[key])));
-        }
-    }
-    for (key, want) in [("rotary_emb_fraction", 1.0), ("moe_every_n_layers", 0.0)] {
-        let found = config.get(&[key]);
-        if found.is_some_and(|found| found.as_f64() != Some(want)) {
-            return Err(config.wrong(key, &want.to_string(), found));
-        }
-    }
-    for key in ["rotary_emb_scale_base", "rotary_scaling_factor"] {
-        if let Some(found) = config.get(&[key]) {
-            return Err(config.wrong(key, "none", Some(found)));
-        }
-    }
-    config.require(&["n_inner", "intermediate_size"])?;
-    // The second is transformers' own name for it; only this class has this activation function gated.
-    gated(config, &["swiglu", "silu"], "nomic-bert")
 }
 
 /// GGUF has no key for the scale of scores: only the 27B model, recognised by its number of layers, divides
@@ -1361,6 +1358,16 @@ fn lfm2moe(config: &Config) -> Result<&'static str, ConvertError> {
         }
     }
     gated(config, &["silu"], "lfm2moe")
+}
+
+fn mellum(config: &Config) -> Result<&'static str, ConvertError> {
+    const KINDS: &str = "mlp_layer_types";
+    sums_to_one(config, config.bool(&["norm_topk_prob"]) != Some(false))?;
+    let kinds = config.get(&[KINDS]).and_then(Json::as_array);
+    if kinds.is_some_and(|kinds| kinds.iter().any(|kind| kind.as_str() != Some("sparse"))) {
+        return Err(config.wrong(KINDS, "only sparse", config.get(&[KINDS])));
+    }
+    gated(config, &["silu"], "mellum")
 }
 
 fn qwen3next(config: &Config) -> Result<&'static str, ConvertError> {

@@ -50,6 +50,8 @@ pub struct Rope {
 pub enum RopeScaling {
     /// No scaling.
     None,
+    /// The base grows with the position, beyond the trained context.
+    Dynamic,
     /// Positions divided by a factor.
     Linear(f64),
     /// YaRN.
@@ -168,6 +170,26 @@ impl Config {
             Some(number) if is_count(number) => Ok(Some(number as usize)),
             Some(_) => Err(self.wrong(keys[0], "a whole number from 1 to 2^30", self.get(keys))),
         }
+    }
+
+    /// A count; `None` if it is 0 or missing.
+    ///
+    /// # Errors
+    /// [`ConvertError::File`] for any other value.
+    pub fn count_or_none(&self, keys: &[&str]) -> Result<Option<usize>, ConvertError> {
+        if self.get(keys).and_then(Json::as_f64) == Some(0.0) { Ok(None) } else { self.count(keys) }
+    }
+
+    /// A list of `N` numbers above 0, if there is one.
+    ///
+    /// # Errors
+    /// [`ConvertError::File`] for any other value.
+    pub fn numbers<const N: usize>(&self, key: &str) -> Result<Option<[f64; N]>, ConvertError> {
+        let Some(found) = self.get(&[key]) else { return Ok(None) };
+        let number = |value: &Json| value.as_f64().filter(|number| *number > 0.0);
+        let numbers: Option<Vec<f64>> = found.as_array().and_then(|list| list.iter().map(number).collect());
+        let numbers = numbers.and_then(|numbers| numbers.try_into().ok());
+        numbers.map(Some).ok_or_else(|| self.wrong(key, &format!("{N} numbers above 0"), Some(found)))
     }
 
     /// A required count.
@@ -322,7 +344,7 @@ impl Config {
         match kind {
             None | Some("default") => Ok(RopeScaling::None),
             Some("linear") => Ok(RopeScaling::Linear(require("factor")?)),
-            Some("dynamic") if number("alpha")?.is_some() => Ok(RopeScaling::Alpha(require("alpha")?)),
+            Some("dynamic") => Ok(number("alpha")?.map_or(RopeScaling::Dynamic, RopeScaling::Alpha)),
             Some("proportional") => match number("partial_rotary_factor")?.unwrap_or(1.0) {
                 share if share <= 1.0 => Ok(RopeScaling::Partial(share)),
                 _ => {
@@ -425,7 +447,7 @@ mod tests {
         let nothing = config(json!({"max_position_embeddings": 512, "rope_scaling": null})).rope().unwrap();
         assert_eq!((nothing.base, nothing.scaling), (10000.0, RopeScaling::None));
         for wrong in [
-            json!({"type": "dynamic", "factor": 2.0}),
+            json!({"type": "other", "factor": 2.0}),
             json!({"type": "yarn"}),
             json!({"type": "yarn", "factor": 4.0, "beta_fast": 16.0}),
             json!({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 4.0, "high_freq_factor": 1.0}),

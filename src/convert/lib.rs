@@ -12,6 +12,7 @@ mod card;
 mod checkpoint;
 mod config;
 mod hybrid;
+mod latent;
 mod layered;
 mod metadata;
 mod metaspace;
@@ -30,6 +31,7 @@ mod wordpiece;
 
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 use ggml_types::{HostTensor, QuantType, Ternary, types};
 use regex::Regex;
@@ -39,7 +41,7 @@ use arch::Architecture;
 use checkpoint::Checkpoint;
 use config::Config;
 use shape::Shape;
-use sterna_gguf::{Metadata, TensorInfo, type_named};
+use sterna_gguf::{Array, Metadata, TensorInfo, type_named};
 use sterna_quantize::{Override, QuantizeError, QuantizeOptions, Quantizer, Recipe, TensorSource};
 use sterna_tokenizer::PreTokenizer;
 use tensors::{NamedTensors, OutputTensor, Reading, Values};
@@ -211,8 +213,9 @@ impl Converter {
         let has_input_norms = named.get(&format!("{}0.mlp.up_proj.norm.weight", arch.layers)).is_some();
         let reading = reading(&config, arch, options, has_input_norms)?;
         let tied = tied(&config, arch, &named, &mut notes)?;
+        let xielu = if arch.xielu { tensors::xielu(&mut named, arch, shape.n_layers)? } else { Vec::new() };
         let rope = (arch.rope != arch::Rope::None).then(|| config.rope()).transpose()?;
-        let mut made = tensors::plan(&mut named, arch, &shape, &reading, rope.as_ref(), tied)?;
+        let mut made = tensors::plan(&mut named, &config, arch, &shape, &reading, rope.as_ref(), tied)?;
         notes.append(&mut named.notes);
 
         let mut metadata = Metadata::default();
@@ -227,6 +230,9 @@ impl Converter {
         }
         let planned: Vec<TensorInfo> = made.iter().map(|made| made.info.clone()).collect();
         metadata::write(folder, &config, arch, &shape, &planned, &mut metadata, &mut notes)?;
+        for (key, numbers) in xielu {
+            metadata.set(key, Array::from_f32s(numbers));
+        }
         for module in &modules {
             let arch = (arch.name)(&config)?;
             metadata.set(format!("{arch}.{}_feat_in", module.name), module.n_in as u32);
@@ -428,8 +434,8 @@ impl Model {
     fn own_type(&self) -> &'static dyn QuantType {
         let choices: [&'static dyn QuantType; 3] = [&types::Bf16, &types::F16, &types::F32];
         let elems = |ty: &'static dyn QuantType| -> usize {
-            let of_type = self.infos.iter().filter(|info| info.ty.is_some_and(|own| own.is(ty)));
-            of_type.map(TensorInfo::n_elems).sum()
+            let of_type = self.made.iter().filter(|made| made.source_type().is_some_and(|own| own.is(ty)));
+            of_type.map(|made| made.info.n_elems()).sum()
         };
         choices.into_iter().max_by_key(|ty| elems(*ty)).unwrap_or(&types::F32)
     }
@@ -554,6 +560,15 @@ fn snapshot(folder: &Path) -> Option<PathBuf> {
 /// Reads a JSON file.
 fn read_json(path: &Path) -> Result<Json, ConvertError> {
     let bytes = std::fs::read(path).map_err(|err| ConvertError::file(path, err))?;
-    serde_json::from_slice(&bytes)
-        .map_err(|err| ConvertError::file(path, format!("is not valid JSON: {err}")))
+    let wrong = |err| ConvertError::file(path, format!("is not valid JSON: {err}"));
+    serde_json::from_slice(&bytes).or_else(|err| {
+        // Python writes infinite numbers as a word, which JSON does not have.
+        let text = String::from_utf8_lossy(&bytes);
+        let finite = INFINITE.replace_all(&text, "$1 null");
+        if finite == text { Err(wrong(err)) } else { serde_json::from_str(&finite).map_err(wrong) }
+    })
 }
+
+/// An infinite number in Python's JSON, after the start of a list or object, a comma or a colon.
+static INFINITE: LazyLock<Regex> =
+    LazyLock::new(|| Regex::new(r"([\[,:]\s*)-?(?:Infinity|NaN)\b").expect("a valid pattern"));

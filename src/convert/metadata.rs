@@ -86,6 +86,9 @@ pub fn write(
         metadata.set("tokenizer.ggml.token_type_count", shape.token_types as u32);
     }
     let mut set = |key: &str, value: Value| metadata.set(format!("{name}.{key}"), value);
+    if let Some(latent) = &shape.latent {
+        latent.write(&mut set);
+    }
     if arch.rope != Rope::None {
         let rope = config.rope()?;
         let head_dim = shape.head_dim as f64;
@@ -94,9 +97,10 @@ pub fn write(
             _ => rope.base,
         };
         set("rope.freq_base", Value::F32(base as f32));
-        match rope.scaling {
+        match rope.scaling.clone() {
             // Llama 3's scaling and Gemma 4's are a separate tensor.
             RopeScaling::None
+            | RopeScaling::Dynamic
             | RopeScaling::Alpha(_)
             | RopeScaling::Llama3 { .. }
             | RopeScaling::Partial(_) => {}
@@ -121,12 +125,19 @@ pub fn write(
                 set("rope.scaling.type", Value::from("yarn"));
                 set("rope.scaling.factor", Value::F32(factor as f32));
                 set("rope.scaling.original_context_length", Value::U32(original));
-                if let Some(attention) = attention.filter(|_| name != "mistral3") {
+                if let Some(attention) = attention.filter(|_| name != "mistral3" && !arch.latent) {
                     // Readers also multiply by YaRN's own factor.
                     let attn_factor = attention / (1.0 + 0.1 * factor.ln());
                     set("rope.scaling.attn_factor", Value::F32(attn_factor as f32));
                 }
             }
+        }
+        if rope.scaling == RopeScaling::Dynamic {
+            notes.push(
+                "the dynamic scaling of RoPE, which begins beyond the trained context, is left out: GGUF has \
+                 no key for it"
+                    .to_owned(),
+            );
         }
         // The default is 10000 with Gemma 3, and the base of the other layers elsewhere.
         let usual = if arch.windows == Some(6) { 10000.0 } else { rope.base };
@@ -153,7 +164,7 @@ pub fn write(
         hybrid.write(&mut set);
     }
     if let Some(recurrent) = &shape.recurrent {
-        recurrent.write(shape.n_kv_heads, shape.vocab, &mut set);
+        recurrent.write([shape.n_kv_heads, shape.ffn.unwrap_or(0), shape.vocab], &mut set);
     }
     if name == "mistral3" {
         for (from, to) in config.rope_numbers(&[
@@ -227,7 +238,7 @@ fn windows(
     metadata: &mut Metadata,
 ) -> Result<(), ConvertError> {
     let key = |name: &str| format!("{arch}.{name}");
-    let is_listed = arch == "exaone4";
+    let is_listed = matches!(arch, "exaone4" | "mellum");
     if is_listed && config.count(&["sliding_window"])?.is_none() {
         return Ok(());
     }

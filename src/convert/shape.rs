@@ -4,8 +4,9 @@ use super::ConvertError;
 use super::arch::{Architecture, Dim};
 use super::config::Config;
 use super::hybrid::Hybrid;
+use super::latent::Latent;
 use super::layered::Layered;
-use super::recurrent::Recurrent;
+use super::recurrent::{Mamba, Recurrent};
 use sterna_gguf::Value;
 
 /// Counts and widths.
@@ -40,8 +41,10 @@ pub struct Shape {
     pub shared_ffn: Option<usize>,
     /// Layers with a delta net, for architectures that have them.
     pub hybrid: Option<Hybrid>,
-    /// Layers with a short convolution, for architectures that have them.
+    /// Layers with a short convolution or Mamba-2, for architectures that have them.
     pub recurrent: Option<Recurrent>,
+    /// Vectors of multi-head latent attention, for architectures that have it.
+    pub latent: Option<Latent>,
     /// Layers of two kinds, for architectures that have them; `head_dim` and so on are those of local layers.
     pub layered: Option<Layered>,
     /// Token types of an encoder.
@@ -61,30 +64,49 @@ pub struct Sparse {
     pub n_shared: usize,
     /// Multi-token prediction (MTP) blocks.
     pub n_mtp: usize,
-    /// True if the router is a softmax, false if it is a sigmoid.
-    pub softmax: bool,
     /// Factor on the weights of the chosen experts.
     pub scale: f64,
     /// True if these weights are divided by their sum.
     pub normalise: bool,
     /// Groups of experts, and how many are used.
     pub groups: [usize; 2],
+    /// True if the router is a softmax, and not a sigmoid.
+    pub softmax: bool,
 }
 
 impl Sparse {
-    fn read(config: &Config) -> Result<Self, ConvertError> {
+    fn read(config: &Config, softmax: bool) -> Result<Self, ConvertError> {
+        const SCORES: &str = "scoring_func";
+        const METHOD: &str = "topk_method";
         const SHARED: &[&str] =
             &["n_shared_experts", "num_shared_experts", "moe_num_shared_experts", "num_shared_expert"];
-        let or = |keys: &[&'static str], default| config.count(keys).map(|found| found.unwrap_or(default));
+        let or =
+            |keys: &[&'static str], default| config.count_or_none(keys).map(|found| found.unwrap_or(default));
+        // Their configurations do not name the function, and normalise.
+        let of_baidu_or_tencent =
+            matches!(config.str(&["model_type"]), Some("ernie4_5_moe" | "hunyuan_v1_moe"));
+        let softmax = match config.str(&[SCORES]) {
+            None => softmax || of_baidu_or_tencent,
+            Some("softmax") => true,
+            // The second is dots.llm1's name.
+            Some("sigmoid" | "noaux_tc") => false,
+            Some(_) => return Err(config.wrong(SCORES, "softmax or sigmoid", config.get(&[SCORES]))),
+        };
+        let groups = [or(&["n_group"], 1)?, or(&["topk_group"], 1)?];
+        if groups[0] > 1 && config.str(&[METHOD]) == Some("group_limited_greedy") {
+            let want = "noaux_tc: readers of GGUF rate a group by its two largest scores";
+            return Err(config.wrong(METHOD, want, config.get(&[METHOD])));
+        }
+        let normalise = config.bool(&["norm_topk_prob", "route_norm"]);
         Ok(Self {
-            n_dense: or(&["first_k_dense_replace", "num_dense_layers", "moe_layer_start_index"], 0)?,
-            step: or(&["moe_layer_interval"], 1)?.max(1),
+            n_dense: n_dense(config)?,
+            step: or(&["moe_layer_interval"], 1)?,
             n_shared: or(SHARED, 0)?,
             n_mtp: or(&["num_nextn_predict_layers"], 0)?,
-            softmax: matches!(config.str(&["model_type"]), Some("ernie4_5_moe" | "hunyuan_v1_moe")),
             scale: config.positive(&["routed_scaling_factor", "route_scale"])?.unwrap_or(1.0),
-            normalise: config.bool(&["norm_topk_prob", "route_norm"]) != Some(false),
-            groups: [or(&["n_group"], 1)?, or(&["topk_group"], 1)?],
+            normalise: normalise.unwrap_or(!softmax || of_baidu_or_tencent),
+            groups,
+            softmax,
         })
     }
 
@@ -126,7 +148,11 @@ impl Shape {
             let found = config.get(&["num_key_value_heads"]);
             return Err(config.wrong("num_key_value_heads", &format!("a divisor of {n_heads}"), found));
         }
-        let head_dim = config.count(&["head_dim"])?;
+        let latent = arch.latent.then(|| Latent::read(config)).transpose()?;
+        let head_dim = match &latent {
+            Some(latent) => Some(latent.key()),
+            None => config.count(&["head_dim"])?,
+        };
         if head_dim.is_none() && !hidden.is_multiple_of(n_heads) {
             let found = config.get(&["num_attention_heads", "n_head"]);
             return Err(config.wrong("num_attention_heads", &format!("a divisor of {hidden}"), found));
@@ -144,8 +170,10 @@ impl Shape {
             None if has_experts_alone => None,
             None => Some(config.require(&["intermediate_size"])?),
         };
-        const COUNT: &[&str] = &["num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"];
-        let experts = match config.count(COUNT)? {
+        const EXPERTS: &[&str] = &["num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"];
+        let experts = match config.count_or_none(EXPERTS)? {
+            _ if recurrent.as_ref().is_some_and(|recurrent| !recurrent.has_experts) => None,
+            _ if arch.latent && arch.dense_first.is_empty() => None,
             Some(n) => {
                 let used = config.require(&["num_experts_per_tok", "moe_k", "moe_topk", "top_k_experts"])?;
                 if used > n {
@@ -171,7 +199,10 @@ impl Shape {
             "norm_eps",
             "norm_epsilon",
         ])?;
-        let n_layers = config.require(&["num_hidden_layers", "n_layer"])?;
+        let n_layers = match &recurrent {
+            Some(recurrent) => recurrent.layers.len(),
+            None => config.require(&["num_hidden_layers", "n_layer"])?,
+        };
         let has_head_dim = head_dim.is_some();
         let head_dim = head_dim.unwrap_or(hidden / n_heads);
         let hybrid = match arch.delta.is_empty() || recurrent.is_some() {
@@ -179,11 +210,14 @@ impl Shape {
             false => Some(Hybrid::read(config, arch, n_layers, head_dim)?),
         };
         let mut rules = arch.layer.iter().copied().flatten();
-        let has_shared =
-            arch.dense_first.is_empty() && rules.any(|rule| rule.shape.contains(&Dim::SharedFfn));
+        let has_shared = recurrent.is_none()
+            && arch.dense_first.is_empty()
+            && rules.any(|rule| rule.shape.contains(&Dim::SharedFfn));
         let shared_ffn =
             has_shared.then(|| config.require(&["shared_expert_intermediate_size"])).transpose()?;
-        let sparse = (!arch.dense_first.is_empty()).then(|| Sparse::read(config)).transpose()?;
+        let has_kinds = recurrent.as_ref().is_some_and(|recurrent| !recurrent.ffns.is_empty());
+        let has_sparse = !arch.dense_first.is_empty() && !has_kinds;
+        let sparse = has_sparse.then(|| Sparse::read(config, arch.softmax)).transpose()?;
         let has_layer_inputs = arch.globals.iter().any(|rule| rule.shape.contains(&Dim::LayerInputs));
         let layered = has_layer_inputs.then(|| Layered::read(config, n_layers, n_kv_heads)).transpose()?;
         // NomicBert gives the positions that it was trained with.
@@ -205,6 +239,7 @@ impl Shape {
             shared_ffn,
             hybrid,
             recurrent,
+            latent,
             layered,
             token_types: config.count(&["type_vocab_size"])?.unwrap_or(0),
             labels: labels(config),
@@ -228,6 +263,9 @@ impl Shape {
     /// Length of a dimension.
     pub fn len(&self, dim: Dim) -> usize {
         let of_delta = |of: fn(&Hybrid) -> usize| self.hybrid.as_ref().map_or(0, of);
+        let of_latent = |of: fn(&Latent) -> usize| self.latent.as_ref().map_or(0, of);
+        let mamba = self.recurrent.as_ref().and_then(|recurrent| recurrent.mamba.as_ref());
+        let of_mamba = |of: fn(&Mamba) -> usize| mamba.map_or(0, of);
         match dim {
             Dim::Vocab => self.vocab,
             Dim::Hidden => self.hidden,
@@ -241,10 +279,28 @@ impl Shape {
             Dim::ExpertFfn => self.experts.map_or(0, |(_, _, ffn)| ffn),
             Dim::Positions => self.n_ctx,
             Dim::ExpertGateUp => 2 * self.len(Dim::ExpertFfn),
-            Dim::SharedFfn => match &self.sparse {
-                Some(sparse) => sparse.n_shared * self.len(Dim::ExpertFfn),
-                None => self.shared_ffn.unwrap_or(0),
+            Dim::SharedFfn => match (&self.sparse, &self.recurrent) {
+                (Some(sparse), _) => sparse.n_shared * self.len(Dim::ExpertFfn),
+                (None, Some(recurrent)) => recurrent.shared_ffn.unwrap_or(0),
+                (None, None) => self.shared_ffn.unwrap_or(0),
             },
+            Dim::SharedGateUp => 2 * self.len(Dim::SharedFfn),
+            Dim::MambaHeads => of_mamba(|mamba| mamba.n_heads),
+            Dim::MambaValues => of_mamba(Mamba::values),
+            Dim::MambaState => of_mamba(|mamba| mamba.n_groups * mamba.state),
+            Dim::MambaChannels => of_mamba(Mamba::channels),
+            Dim::MambaInputs => of_mamba(|mamba| mamba.values() + mamba.channels() + mamba.n_heads),
+            Dim::MambaGroups => of_mamba(|mamba| mamba.n_groups),
+            Dim::MambaGroup => of_mamba(|mamba| mamba.values() / mamba.n_groups),
+            Dim::QueryRank => of_latent(|latent| latent.q_rank.unwrap_or(0)),
+            Dim::Rank => of_latent(|latent| latent.rank),
+            Dim::RankAndRotated => of_latent(|latent| latent.rank + latent.rotated),
+            Dim::LatentQ => self.n_heads * of_latent(Latent::key),
+            Dim::LatentKv => self.n_heads * of_latent(|latent| latent.plain + latent.value),
+            Dim::LatentValues => self.n_heads * of_latent(|latent| latent.value),
+            Dim::LatentKey => of_latent(|latent| latent.plain),
+            Dim::LatentValue => of_latent(|latent| latent.value),
+            Dim::Heads => self.n_heads,
             Dim::QGate => 2 * self.len(Dim::Q),
             Dim::DeltaHeads => of_delta(|hybrid| hybrid.n_heads),
             Dim::DeltaHead => of_delta(|hybrid| hybrid.head_dim),
@@ -263,6 +319,21 @@ impl Shape {
             Dim::LayerInput => self.layer_input(),
             Dim::LayerInputs => self.n_layers * self.layer_input(),
         }
+    }
+}
+
+/// Number of layers before the first with experts: from the kinds of layers, or from their number.
+fn n_dense(config: &Config) -> Result<usize, ConvertError> {
+    const KINDS: &str = "mlp_layer_types";
+    const KEYS: &[&str] = &["first_k_dense_replace", "num_dense_layers", "moe_layer_start_index"];
+    let Some(list) = config.get(&[KINDS]) else {
+        return Ok(config.count_or_none(KEYS)?.unwrap_or(0));
+    };
+    let kinds = list.as_array().map(Vec::as_slice).unwrap_or_default();
+    let n_dense = kinds.iter().take_while(|kind| kind.as_str() == Some("dense")).count();
+    match kinds[n_dense..].iter().all(|kind| kind.as_str() == Some("sparse")) {
+        true => Ok(n_dense),
+        false => Err(config.wrong(KINDS, "dense layers, then sparse ones", Some(list))),
     }
 }
 

@@ -1,13 +1,14 @@
 //! Maps a checkpoint's tensors to those of a file and computes each on request.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use bytes::Bytes;
 use ggml_types::{HostTensor, QuantType, types};
 
 use super::arch::{self, Architecture, Change, Dim, Need, Rule};
 use super::checkpoint::{Checkpoint, Elem, Tensor};
-use super::config::{Rope, RopeScaling};
+use super::config::{Config, Rope, RopeScaling};
 use super::layered::Layered;
 use super::pooling::Dense;
 use super::shape::Shape;
@@ -47,6 +48,10 @@ pub struct OutputTensor {
     n_heads: usize,
     /// Order of value heads, if it changes.
     tiles: Option<Tiles>,
+    /// Factors on the rows.
+    factors: Vec<(usize, f64)>,
+    /// Rows that are kept of each group, and the rows of a group, if others become another tensor.
+    kept: (Range<usize>, usize),
 }
 
 /// Reorders value heads of a delta net: from groups, one per key head, to interleaved groups.
@@ -214,6 +219,7 @@ pub struct Reading {
 /// invalid scales.
 pub fn plan(
     named: &mut NamedTensors<'_>,
+    config: &Config,
     arch: &Architecture,
     shape: &Shape,
     reading: &Reading,
@@ -221,7 +227,7 @@ pub fn plan(
     tied: bool,
 ) -> Result<Vec<OutputTensor>, ConvertError> {
     let mut out = Vec::new();
-    let mut planner = Planner { named, shape: shape.clone(), reading };
+    let mut planner = Planner { named, config, shape: shape.clone(), reading };
     let (embedding, others) = arch.globals.split_first().expect("the table begins with the embedding");
     out.extend(planner.one("", "", embedding)?);
     if let Some(rope) = rope {
@@ -239,9 +245,13 @@ pub fn plan(
             }
         }
         let has_delta = shape.hybrid.as_ref().is_some_and(|hybrid| hybrid.has_delta(layer));
-        let recurs = has_delta || shape.recurrent.as_ref().is_some_and(|recurrent| recurrent.layers[layer]);
+        let recurrent = shape.recurrent.as_ref();
+        let recurs = has_delta || recurrent.is_some_and(|recurrent| recurrent.layers[layer]);
         let rules = match shape.sparse {
             Some(sparse) if !sparse.is_at(layer) => arch.dense_first,
+            _ if recurrent.is_some_and(|recurrent| recurrent.ffns.get(layer) == Some(&true)) => {
+                arch.dense_first
+            }
             _ if recurs => arch.delta,
             _ => arch.layer,
         };
@@ -256,8 +266,13 @@ pub fn plan(
     for rule in others {
         out.extend(planner.one("", "", rule)?);
     }
-    let head = arch::head(arch.globals[0].change);
+    let head = Rule { factors: arch.head_factors, ..arch::head(arch.globals[0].change) };
     if tied {
+        if arch.head_factors.is_some() {
+            // The embedding has other factors.
+            let parts = out[0].parts.clone();
+            out.push(planner.made(&head, "output.weight".to_owned(), parts)?);
+        }
         if let Some((_, tensor)) = planner.named.take(arch.head) {
             let checkpoint = planner.named.checkpoint;
             let embedding = &out[0].parts[0].1;
@@ -291,6 +306,7 @@ pub fn plan(
 
 struct Planner<'a, 'b> {
     named: &'a mut NamedTensors<'b>,
+    config: &'a Config,
     /// Shape of the layer that is planned.
     shape: Shape,
     reading: &'a Reading,
@@ -300,6 +316,9 @@ impl Planner<'_, '_> {
     /// Plans the tensor of a rule, if there is one.
     fn one(&mut self, from: &str, to: &str, rule: &Rule) -> Result<Option<OutputTensor>, ConvertError> {
         let name = format!("{to}{}", rule.to);
+        if matches!(rule.need, Need::If(condition) if !condition(self.config)) {
+            return Ok(None);
+        }
         if rule.change == Change::Stack {
             let n_experts = self.shape.experts.map_or(0, |(n, _, _)| n);
             let mut parts = Vec::new();
@@ -311,11 +330,16 @@ impl Planner<'_, '_> {
         }
         let found = rule.from.iter().find_map(|short| {
             let name = format!("{from}{short}");
-            if rule.change == Change::FirstHalf { self.named.share(&name) } else { self.named.take(&name) }
+            match rule.change {
+                Change::FirstHalf | Change::KeysOfHeads | Change::QueriesOfGroups | Change::KeysOfGroups => {
+                    self.named.share(&name)
+                }
+                _ => self.named.take(&name),
+            }
         });
         match found {
             Some(part) => self.made(rule, name, vec![part]).map(Some),
-            None if rule.need == Need::Maybe => Ok(None),
+            None if matches!(rule.need, Need::Maybe) => Ok(None),
             None => Err(missing(&format!("{from}{}", rule.from[0]))),
         }
     }
@@ -355,11 +379,11 @@ impl Planner<'_, '_> {
             }
         }
         let n_heads = match rule.change {
-            Change::PermuteQ => self.shape.n_heads,
-            Change::PermuteK => self.shape.n_kv_heads,
+            Change::PermuteQ | Change::QueriesOfGroups => self.shape.n_heads,
+            Change::PermuteK | Change::KeysOfGroups => self.shape.n_kv_heads,
             _ => 1,
         };
-        let permutes = matches!(rule.change, Change::PermuteQ | Change::PermuteK);
+        let permutes = n_heads > 1 || matches!(rule.change, Change::PermuteQ | Change::PermuteK);
         if permutes && !self.shape.head_dim.is_multiple_of(2) {
             let detail = format!("want heads of even length, found {}", self.shape.head_dim);
             return Err(ConvertError::tensor(&parts[0].0, detail));
@@ -378,7 +402,10 @@ impl Planner<'_, '_> {
         match rule.change {
             Change::Transpose => info.dims.reverse(),
             Change::Stack => info.dims.insert(0, parts.len()),
-            Change::FirstHalf | Change::SecondHalf => info.dims[1] /= 2,
+            Change::FirstHalf | Change::SecondHalf => {
+                let rows = info.dims.len() - 2;
+                info.dims[rows] /= 2;
+            }
             _ => {}
         }
         if rule.shape.get(1) == Some(&Dim::One) {
@@ -387,8 +414,29 @@ impl Planner<'_, '_> {
         if rule.to.ends_with(".bias") && rule.shape.first() == Some(&Dim::One) {
             info.dims.remove(0);
         }
-        let (linear, change, tiles) = (rule.linear, rule.change, self.tiles(rule));
-        Ok(OutputTensor { info, linear, values, parts, change, n_heads, tiles })
+        if !rule.reshaped.is_empty() {
+            info.dims = rule.reshaped.iter().map(|dim| self.shape.len(*dim)).collect();
+        }
+        let factors = rule.factors.map(|read| read(self.config)).transpose()?.unwrap_or_default();
+        let runs = rule.runs.iter().map(|dim| self.shape.len(*dim)).chain([usize::MAX]);
+        let factors = runs.zip(factors).collect();
+        let (linear, change, tiles, kept) = (rule.linear, rule.change, self.tiles(rule), self.kept(rule));
+        Ok(OutputTensor { info, linear, values, parts, change, n_heads, tiles, factors, kept })
+    }
+
+    /// The rows that a rule keeps of each group, and the rows of a group.
+    fn kept(&self, rule: &Rule) -> (Range<usize>, usize) {
+        let [key, value] = [Dim::LatentKey, Dim::LatentValue].map(|dim| self.shape.len(dim));
+        let head = self.shape.head_dim;
+        let queries = head * self.shape.n_heads / self.shape.n_kv_heads;
+        match rule.change {
+            Change::KeysOfHeads => (0..key, key + value),
+            Change::ValuesOfHeads => (key..key + value, key + value),
+            Change::QueriesOfGroups => (0..queries, queries + 2 * head),
+            Change::KeysOfGroups => (queries..queries + head, queries + 2 * head),
+            Change::ValuesOfGroups => (queries + head..queries + 2 * head, queries + 2 * head),
+            _ => (0..0, 0),
+        }
     }
 
     /// Order of value heads for a rule.
@@ -456,6 +504,7 @@ fn missing(name: &str) -> ConvertError {
 /// The type in which a tensor is computed, before conversion to the file's type.
 fn made_in(rule: &Rule, values: &Values, elem: Elem) -> &'static dyn QuantType {
     match (values, rule.change) {
+        (Values::Real, _) if rule.factors.is_some() => &types::F32,
         (Values::Real, Change::AddOne | Change::Decay | Change::TileDecay)
         | (Values::Packed { .. } | Values::Masters | Values::Computed(_), _) => &types::F32,
         // The embedding, the head and linear weights keep their type until the file's type is known. Norms,
@@ -506,6 +555,32 @@ fn long_rope(rope: &Rope) -> Vec<OutputTensor> {
     tables.map(of).into()
 }
 
+/// Numbers of xIELU in all layers, by their keys.
+///
+/// # Errors
+/// [`ConvertError::Tensor`] if one is missing, or is not one real number.
+pub fn xielu(
+    named: &mut NamedTensors<'_>,
+    arch: &Architecture,
+    n_layers: usize,
+) -> Result<Vec<(String, Vec<f32>)>, ConvertError> {
+    let mut all = Vec::new();
+    for key in ["alpha_p", "alpha_n", "beta", "eps"] {
+        let mut numbers = Vec::with_capacity(n_layers);
+        for layer in 0..n_layers {
+            let name = format!("{}{layer}.mlp.act_fn.{key}", arch.layers);
+            let (_, tensor) = named.take(&name).ok_or_else(|| missing(&name))?;
+            let bytes = named.checkpoint.bytes(&tensor).map_err(|err| ConvertError::tensor(&name, err))?;
+            match ternary::reals(tensor.elem, &bytes).as_deref() {
+                Some([number]) => numbers.push(*number),
+                _ => return Err(ConvertError::tensor(&name, "want one real number")),
+            }
+        }
+        all.push((format!("xielu.{key}"), numbers));
+    }
+    Ok(all)
+}
+
 /// A matrix applied after the pooling.
 ///
 /// # Errors
@@ -540,7 +615,8 @@ fn computed(name: String, dims: Vec<usize>, bytes: Bytes) -> OutputTensor {
     };
     let (values, parts) = (Values::Computed(bytes), Vec::new());
     let (change, n_heads, tiles) = (Change::None, 1, None);
-    OutputTensor { info, linear: false, values, parts, change, n_heads, tiles }
+    let (factors, kept) = (Vec::new(), (0..0, 0));
+    OutputTensor { info, linear: false, values, parts, change, n_heads, tiles, factors, kept }
 }
 
 impl OutputTensor {
@@ -549,6 +625,11 @@ impl OutputTensor {
         if self.change == Change::CutVocab {
             self.info.dims[0] = self.info.dims[0].min(n);
         }
+    }
+
+    /// The type of its elements in the checkpoint, if there is a weight type like it.
+    pub fn source_type(&self) -> Option<&'static dyn QuantType> {
+        self.parts.first().and_then(|(_, part)| part.elem.ty())
     }
 
     /// Computes the whole tensor.
@@ -576,9 +657,10 @@ impl OutputTensor {
     fn part(&self, checkpoint: &Checkpoint, name: &str, part: &Tensor) -> Result<Bytes, (String, String)> {
         let bytes = checkpoint.bytes(part).map_err(|detail| (name.to_owned(), detail))?;
         let cols = part.shape.last().copied().unwrap_or(1);
+        let n_matrices = if part.shape.len() > 2 { part.shape[0] } else { 1 };
         let bytes = match self.change {
-            Change::FirstHalf => half(&bytes, part.shape[0], 0),
-            Change::SecondHalf => half(&bytes, part.shape[0], 1),
+            Change::FirstHalf => half(&bytes, n_matrices, 0),
+            Change::SecondHalf => half(&bytes, n_matrices, 1),
             _ => bytes,
         };
         let reals = || ternary::reals(part.elem, &bytes).expect("the plan checked the type");
@@ -599,9 +681,17 @@ impl OutputTensor {
             Values::Masters => {
                 let mut values = reals();
                 // Each expert is rounded separately.
-                let n_matrices = if part.shape.len() > 2 { part.shape[0] } else { 1 };
                 let matrix_elems = (values.len() / n_matrices).max(1);
                 values.chunks_exact_mut(matrix_elems).for_each(ternary::absmean);
+                (f32s(&values), 4)
+            }
+            _ if !self.factors.is_empty() => {
+                let factors =
+                    self.factors.iter().flat_map(|(rows, factor)| std::iter::repeat_n(*factor, *rows));
+                let mut values = reals();
+                for (row, factor) in values.chunks_exact_mut(cols.max(1)).zip(factors) {
+                    row.iter_mut().for_each(|value| *value *= factor as f32);
+                }
                 (f32s(&values), 4)
             }
             _ if self.change == Change::AddOne => {
@@ -631,6 +721,16 @@ impl OutputTensor {
             Change::TileRows | Change::TileDecay => tiles(&bytes, bytes.len()),
             Change::TileCols => tiles(&bytes, row_bytes),
             Change::Transpose => transposed(&bytes, cols, elem_bytes),
+            Change::KeysOfHeads => {
+                let heads = self.kept(&bytes, row_bytes);
+                heads.flat_map(|head| transposed(head, cols, elem_bytes)).collect::<Vec<u8>>().into()
+            }
+            Change::QueriesOfGroups | Change::KeysOfGroups => {
+                permuted(&self.kept(&bytes, row_bytes).collect::<Vec<_>>().concat(), self.n_heads, row_bytes)
+            }
+            Change::ValuesOfHeads | Change::ValuesOfGroups => {
+                self.kept(&bytes, row_bytes).collect::<Vec<_>>().concat().into()
+            }
             Change::CutVocab => bytes.slice(..self.info.dims[0] * cols * elem_bytes),
             Change::None
             | Change::AddOne
@@ -639,6 +739,15 @@ impl OutputTensor {
             | Change::FirstHalf
             | Change::SecondHalf => bytes,
         })
+    }
+}
+
+impl OutputTensor {
+    /// The rows that are kept of each group.
+    fn kept<'b>(&'b self, bytes: &'b [u8], row_bytes: usize) -> impl Iterator<Item = &'b [u8]> {
+        let (Range { start, end }, rows) = self.kept.clone();
+        let groups = bytes.chunks_exact((rows * row_bytes).max(1));
+        groups.map(move |group| &group[start * row_bytes..end * row_bytes])
     }
 }
 

@@ -11,7 +11,7 @@ use super::hadamard::Hadamard;
 use super::hyper::{self, RopeHyper, RopeScaling};
 use super::keys::AskedKeys;
 use super::{Hyper, ModelError, Options, Windows, rope};
-use sterna_gguf::{FileTensor, Gguf, Value};
+use sterna_gguf::{FileTensor, Gguf, Metadata, Value};
 use sterna_program::{
     ActQuant, Basis, BasisId, Buf, BufDecl, Embed, Expert, Gating, Groups, Kv, KvDecl, Linear, Logits, Norm,
     NormKind, PartOf, Program, Rope, RopeId, RopeStyle, Routing, RowsOf, Sample, Stage, State, StateDecl,
@@ -391,6 +391,11 @@ impl<'a> Builder<'a> {
     /// The value of the architecture's `key`, if the file has one.
     pub fn value(&self, key: &str) -> Option<&Value> {
         self.gguf.metadata().get(&self.key(key))
+    }
+
+    /// All metadata, for keys without the architecture's name.
+    pub fn metadata(&self) -> &Metadata {
+        self.gguf.metadata()
     }
 
     /// The number under the architecture's `key`.

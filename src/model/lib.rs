@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod afmoe;
+pub mod apertus;
 pub mod arcee;
 pub mod bert;
 pub mod bitnet;
@@ -28,10 +29,12 @@ pub mod granite_hybrid;
 mod hadamard;
 pub mod hunyuan;
 pub mod hyper;
+pub mod internlm2;
 mod keys;
 pub mod lfm2;
 pub mod llama;
 pub mod lora;
+pub mod mellum;
 pub mod minicpm;
 pub mod mistral3;
 mod mixer;
@@ -104,6 +107,9 @@ pub static REGISTRY: &[&Architecture] = &[
     &dots1::ARCHITECTURE,
     &afmoe::ARCHITECTURE,
     &arcee::ARCHITECTURE,
+    &apertus::ARCHITECTURE,
+    &internlm2::ARCHITECTURE,
+    &mellum::ARCHITECTURE,
     &seed_oss::ARCHITECTURE,
     &ernie4_5::ARCHITECTURE,
     &exaone4::ARCHITECTURE,

@@ -44,6 +44,8 @@ pub(super) struct Variant<'a> {
     pub ffn_norm: &'static str,
     /// Activation function of the feed-forward network.
     pub act: Act,
+    /// Activation functions of the layers, if they differ; empty otherwise.
+    pub acts: &'a [Act],
     /// True if the feed-forward network has a gate.
     pub gated: bool,
     /// True if norms follow the output of attention and of the feed-forward network.
@@ -80,6 +82,7 @@ impl Variant<'_> {
         norm: |m, stem, dim| m.rms_norm(stem, dim),
         ffn_norm: "ffn_norm",
         act: Act::Silu,
+        acts: &[],
         gated: true,
         post_norms: false,
         fused_gate: false,
@@ -230,15 +233,16 @@ fn ffn_in(
 ) -> Result<(), ModelError> {
     let (dim, blk) = (m.hyper().dim, |name: &str| format!("blk.{layer}.{name}"));
     let hidden = m.buf_of_width("h", ffn_dim);
+    let act = form.acts.get(layer).copied().unwrap_or(form.act);
     let stage = match (form.gated, form.fused_gate) {
-        (false, _) => FfnIn::plain(x, norm, m.projection(&blk("ffn_up"), ffn_dim, dim)?, form.act, hidden),
+        (false, _) => FfnIn::plain(x, norm, m.projection(&blk("ffn_up"), ffn_dim, dim)?, act, hidden),
         (true, true) => {
             let [gate, up] = m.gate_up(&format!("blk.{layer}"), ffn_dim, dim)?;
-            FfnIn::gated(x, norm, gate, up, form.act, hidden)
+            FfnIn::gated(x, norm, gate, up, act, hidden)
         }
         (true, false) => {
             let gate = m.projection(&blk("ffn_gate"), ffn_dim, dim)?;
-            FfnIn::gated(x, norm, gate, m.projection(&blk("ffn_up"), ffn_dim, dim)?, form.act, hidden)
+            FfnIn::gated(x, norm, gate, m.projection(&blk("ffn_up"), ffn_dim, dim)?, act, hidden)
         }
     };
     m.push(format!("{layer}.ffn_in"), stage);

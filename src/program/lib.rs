@@ -25,7 +25,7 @@ pub use sampling::{Sampling, TokenChange};
 pub use stage::{
     Act, ActQuant, Attend, AttnIn, Basis, Conv, Delta, Embed, Expert, Experts, FfnIn, HeadProj, LatentIn,
     Linear, Logits, Lora, Mamba, Norm, NormAdd, NormKind, ProjAdd, ProjIn, QkNorm, QueryScale, Rope,
-    RopeStyle, Sample, Stage,
+    RopeStyle, Sample, Stage, Xielu,
 };
 pub use step::{AdapterScale, KvWindow, PAGE, PageTable, Row, StateSlots, Step};
 pub use vectors::LayerVectors;

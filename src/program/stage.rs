@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use ggml_types::turboquant::hadamard;
-pub use ggml_types::{Act, ActQuant};
+pub use ggml_types::{Act, ActQuant, Xielu};
 
 use super::{BasisId, Buf, Kv, RopeId, Routing, RowsOf, State, Weight};
 

@@ -357,6 +357,7 @@ fn act_text(act: Act) -> &'static str {
         Act::Gelu => "gelu",
         Act::GeluTanh => "gelu_tanh",
         Act::ClampedSwiglu => "clamped_swiglu",
+        Act::Xielu(_) => "xielu",
     }
 }
 

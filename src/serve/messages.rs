@@ -278,6 +278,7 @@ pub fn message(fields: &Fields<'_, Message>) -> Result<chat::Message, ApiError> 
         tool_calls: tool_calls.iter().map(|call| self::call(&call?)).collect::<Result<_, _>>()?,
         tool_call_id: fields.tool_call_id()?.map(str::to_owned),
         name: fields.name()?.map(str::to_owned),
+        more: Vec::new(),
     })
 }
 

@@ -48,6 +48,26 @@ pub enum Format {
     /// MiniMax M2: `<invoke name="name">` with a `<parameter name="key">` per argument, as plain text; all
     /// calls between `<minimax:tool_call>` and `</minimax:tool_call>`.
     MiniMax,
+    /// GLM-4-0414: the message is the name of a tool and, on the next line, the arguments in JSON.
+    Glm4,
+    /// OLMo 3: `name(key="value")` for each call on a line of its own, all between `<function_calls>` and
+    /// `</function_calls>`.
+    Olmo3,
+    /// Granite 3: `<|tool_call|>` and a list of `{"name": …, "arguments": {…}}`.
+    Granite3,
+    /// Phi-4-mini: `<|tool_call|>`, such a list and `<|/tool_call|>`.
+    Phi4Mini,
+    /// Nemotron Nano 2: such a list between `<TOOLCALL>` and `</TOOLCALL>`.
+    Nemotron2,
+    /// Hunyuan: such a list between `<tool_calls>` and `</tool_calls>`.
+    Hunyuan,
+    /// Command R7B and Command A: a list of `{"tool_call_id": "0", "tool_name": …, "parameters": {…}}`
+    /// between `<|START_ACTION|>` and `<|END_ACTION|>`.
+    Cohere2,
+    /// Command R: after `Action:` such a list in a code block, without ids.
+    CommandR,
+    /// Apertus: a list of `{NAME: {…}}` between `<|tools_prefix|>` and `<|tools_suffix|>`.
+    Apertus,
     /// For templates without tool support: the tools are listed in a system message, and the reply is
     /// `{"tool_calls": […]}` or `{"response": …}`.
     Generic,
@@ -73,6 +93,15 @@ impl Format {
         ("seed-oss", Self::SeedOss),
         ("glm", Self::Glm),
         ("minimax", Self::MiniMax),
+        ("glm-4", Self::Glm4),
+        ("olmo3", Self::Olmo3),
+        ("granite3", Self::Granite3),
+        ("phi4-mini", Self::Phi4Mini),
+        ("nemotron-v2", Self::Nemotron2),
+        ("hunyuan", Self::Hunyuan),
+        ("cohere2", Self::Cohere2),
+        ("command-r", Self::CommandR),
+        ("apertus", Self::Apertus),
         ("generic", Self::Generic),
     ];
 
@@ -109,7 +138,8 @@ impl Format {
     /// True if a template of this format shows the tools itself; otherwise [`messages`](Self::messages) does.
     pub(super) fn shows_tools(self, source: &str) -> bool {
         match self {
-            Self::Generic => false,
+            // Phi-4-mini's has them in the system message.
+            Self::Generic | Self::Phi4Mini => false,
             Self::DeepSeek | Self::DeepSeek31 => source.contains("tools"),
             _ => true,
         }
@@ -122,13 +152,22 @@ impl Format {
 
     /// True if a message may hold several calls.
     pub fn is_parallel(self) -> bool {
-        !matches!(self, Self::Llama3 | Self::Harmony)
+        !matches!(self, Self::Llama3 | Self::Harmony | Self::Glm4)
     }
 
     /// True if calls contain control tokens, so that a [`Parser`](super::Parser) needs their spelling
     /// (`GenerateOptions::show_special`).
     pub fn needs_special(self) -> bool {
-        !matches!(self, Self::Hermes | Self::Qwen3Coder | Self::Pythonic | Self::ToolCode | Self::Generic)
+        !matches!(
+            self,
+            Self::Hermes
+                | Self::Qwen3Coder
+                | Self::Pythonic
+                | Self::ToolCode
+                | Self::Glm4
+                | Self::CommandR
+                | Self::Generic
+        )
     }
 
     /// True if messages consist of parts in channels, which a [`Parser`](super::Parser) must parse even
@@ -139,8 +178,9 @@ impl Format {
 
     /// Returns the messages in a form that the template can show, with a system text for the `tools` that it
     /// does not show. [`Generic`](Self::Generic) converts calls and answers to ordinary messages, and
-    /// [`Lfm2`](Self::Lfm2) calls to text, since its templates show only texts;
-    /// [`Harmony`](Self::Harmony) allows one text besides a call, in the analysis channel.
+    /// [`Lfm2`](Self::Lfm2) and [`Phi4Mini`](Self::Phi4Mini) calls to text, since their templates show only
+    /// texts; [`Glm4`](Self::Glm4) has a message per call; [`Harmony`](Self::Harmony) allows one text besides
+    /// a call, in the analysis channel.
     pub fn messages(self, messages: &[Message], tools: &[Tool]) -> Vec<Message> {
         match self {
             Self::Generic => {}
@@ -148,6 +188,10 @@ impl Format {
             Self::Lfm2 => {
                 return with_tools(messages.iter().map(called_in_python).collect(), tools, AS_TRAINED);
             }
+            Self::Glm4 => {
+                return with_tools(messages.iter().flat_map(observed).collect(), tools, AS_TRAINED);
+            }
+            Self::Phi4Mini => return with_system_tools(messages.iter().map(called_in_list), tools),
             _ => return with_tools(messages.to_vec(), tools, AS_TRAINED),
         }
         let mut out: Vec<Message> = Vec::with_capacity(messages.len() + 1);
@@ -179,6 +223,15 @@ const WORDS: &[(&[&str], Format)] = &[
     (&["<minimax:tool_call>", "<invoke name="], Format::MiniMax),
     (&["<tool_call>", "<arg_key>", "<arg_value>"], Format::Glm),
     (&["<function=", "<parameter="], Format::Qwen3Coder),
+    (&["<|START_ACTION|>", "tool_name"], Format::Cohere2),
+    (&["Action: ```json", "tool_name"], Format::CommandR),
+    (&["<|tools_prefix|>"], Format::Apertus),
+    (&["<function_calls>", "<functions>"], Format::Olmo3),
+    (&["<TOOLCALL>"], Format::Nemotron2),
+    (&["<tool_calls>", "<answer>"], Format::Hunyuan),
+    (&["<|tool|>", "<|/tool|>"], Format::Phi4Mini),
+    (&["<|tool_call|>"], Format::Granite3),
+    (&["[gMASK]", "<|observation|>", "metadata", "if tools"], Format::Glm4),
     (&["<tool_call>"], Format::Hermes),
     (&["[TOOL_CALLS]", "[ARGS]"], Format::MistralArgs),
     (&["[TOOL_CALLS]"], Format::Mistral),
@@ -220,6 +273,49 @@ fn called_in_python(message: &Message) -> Message {
     }
     message
 }
+
+/// Moves the calls of a message into its text, in Phi-4-mini's form.
+fn called_in_list(message: &Message) -> Message {
+    let mut message = message.clone();
+    let calls = std::mem::take(&mut message.tool_calls);
+    if !calls.is_empty() {
+        let calls = calls.iter().map(|call| json!({ "name": call.name, "arguments": call.json() }));
+        let calls = Value::from(calls.collect::<Vec<_>>());
+        message.content += &format!("<|tool_call|>{calls}<|/tool_call|>");
+    }
+    message
+}
+
+/// Adds the tools to the system message under a key of its own, as Phi-4-mini's template reads them.
+fn with_system_tools(messages: impl Iterator<Item = Message>, tools: &[Tool]) -> Vec<Message> {
+    let mut messages: Vec<Message> = messages.collect();
+    if !tools.is_empty() {
+        let list: Vec<Value> = tools.iter().map(|tool| tool.to_json()["function"].clone()).collect();
+        if messages.first().is_none_or(|first| first.role != "system") {
+            messages.insert(0, Message::new("system", ""));
+        }
+        messages[0].more.push(("tools", Value::from(list).to_string()));
+    }
+    messages
+}
+
+/// The messages of GLM-4's template for one: its text, and one for each call, with the tool's name as
+/// `metadata`. Results of tools are observations.
+fn observed(message: &Message) -> Vec<Message> {
+    if message.role == "tool" {
+        return vec![Message { role: "observation".to_owned(), ..message.clone() }];
+    }
+    let text = Message { tool_calls: Vec::new(), ..message.clone() };
+    let calls = message.tool_calls.iter().map(|call| Message {
+        more: vec![("metadata", call.name.clone())],
+        ..Message::new("assistant", call.json().to_string())
+    });
+    let has_text = message.tool_calls.is_empty() || !message.content.is_empty();
+    has_text.then_some(text).into_iter().chain(calls).collect()
+}
+
+/// Marks around OLMo 3's calls.
+pub const OLMO3_MARKS: [&str; 2] = ["<function_calls>", "</function_calls>"];
 
 /// Writes a value in Python notation.
 fn in_python(value: &Value) -> String {

@@ -19,6 +19,8 @@ pub struct Object {
     arguments: String,
     /// True if the object is only the arguments: name and id came before them.
     is_bare: bool,
+    /// True if its only key is the name, and the value the arguments.
+    is_keyed: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,6 +52,11 @@ impl Object {
     pub fn arguments_of(name: String, id: Option<String>) -> Self {
         let (state, key) = (State::Value, "arguments".to_owned());
         Self { state, key, name: Some(name), id, is_bare: true, ..Self::default() }
+    }
+
+    /// Creates a parser for a call whose only key is the name.
+    pub fn keyed() -> Self {
+        Self { is_keyed: true, ..Self::default() }
     }
 
     /// Takes a character. Returns `false` if the object has ended or is malformed.
@@ -93,7 +100,7 @@ impl Object {
                 ('"', false) => {
                     let text = std::mem::take(&mut self.text);
                     let text = serde_json::from_str(&format!("\"{text}\"")).unwrap_or(text);
-                    *(if self.key == "name" { &mut self.name } else { &mut self.id }) = Some(text);
+                    *(if self.key == "id" { &mut self.id } else { &mut self.name }) = Some(text);
                     State::Comma
                 }
                 _ => {
@@ -114,11 +121,15 @@ impl Object {
             return State::Wrong;
         }
         if self.is_arguments() {
+            if self.is_keyed && self.name.is_none() {
+                let key = std::mem::take(&mut self.key);
+                self.name = Some(serde_json::from_str(&format!("\"{key}\"")).unwrap_or(key));
+            }
             self.has_arguments = true;
             self.begin();
         }
         match (self.key.as_str(), c) {
-            ("name" | "id", '"') => {
+            ("name" | "tool_name" | "id", '"') if !self.is_keyed => {
                 self.text.clear();
                 State::InText { escaped: false }
             }
@@ -151,7 +162,10 @@ impl Object {
     }
 
     fn is_arguments(&self) -> bool {
-        matches!(self.key.as_str(), "arguments" | "parameters")
+        match self.is_keyed {
+            true => !self.has_arguments || self.key.is_empty(),
+            false => matches!(self.key.as_str(), "arguments" | "parameters"),
+        }
     }
 
     /// Begins the call at its arguments if the name is known by then, otherwise at its end.

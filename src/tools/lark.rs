@@ -8,8 +8,9 @@ use std::fmt::Write;
 use serde_json::{Value, json};
 
 use super::bracketed::{Marked, Notation, PYTHON, TOOL_CODE};
-use super::format::LFM2_MARKS;
+use super::format::{LFM2_MARKS, OLMO3_MARKS};
 use super::head::{DEEPSEEK, KIMI_K2};
+use super::listed::{Form, Listed};
 use super::tagged::{GLM, MINIMAX, QWEN3_CODER, SEED_OSS, Tags};
 use super::thoughts::{Marks, Thoughts};
 use super::{Choice, Format, Tool, is_text};
@@ -77,6 +78,15 @@ impl Format {
                 let marked = self.marked().expect("calls between marks");
                 writer.marked(&tools, &marked);
             }
+            Self::Glm4 => writer.glm4(&tools),
+            Self::Olmo3 => writer.olmo3(&tools),
+            Self::Granite3
+            | Self::Phi4Mini
+            | Self::Nemotron2
+            | Self::Hunyuan
+            | Self::Cohere2
+            | Self::CommandR
+            | Self::Apertus => writer.listed(&tools, self.listed().expect("calls in a list")),
             Self::Generic => writer.generic(&tools),
         }
         Some(writer.out)
@@ -372,6 +382,52 @@ impl Writer<'_> {
         self.bracketed_calls(tools, &PYTHON);
         let more = if self.parallel { " (\", \" call)*" } else { "" };
         self.tagged_message(LFM2_MARKS, &format!("\"[\" call{more} \"]\""), false);
+    }
+
+    fn olmo3(&mut self, tools: &[&Tool]) {
+        self.bracketed_calls(tools, &PYTHON);
+        let more = if self.parallel { " (\"\\n\" call)*" } else { "" };
+        self.tagged_message(OLMO3_MARKS, &format!("\"\\n\"? call{more} \"\\n\"?"), false);
+    }
+
+    fn glm4(&mut self, tools: &[&Tool]) {
+        for (i, tool) in tools.iter().enumerate() {
+            self.line(&format!("call_{i}: HEAD_{i} args_{i}"));
+            self.line(&format!("HEAD_{i}: /[ \\n]{{0,4}}/ {} / ?\\n/", quote(&tool.name)));
+            self.line(&format!("args_{i}: %json {}", arguments(tool)));
+        }
+        self.any_call(tools.len());
+        if self.is_free() {
+            let names: Vec<String> = tools.iter().map(|tool| tool.name.replace('.', "\\.")).collect();
+            self.line("message: call | FREE");
+            // A message that begins like a call must be one.
+            self.line(&format!("FREE: TEXT & ~/[ \\n]{{0,4}}({}) ?\\n(.|\\n)*/", names.join("|")));
+        } else {
+            let or = self.or_answer();
+            self.line(&format!("message: call{or}"));
+        }
+    }
+
+    fn listed(&mut self, tools: &[&Tool], Listed { open, close, form }: &Listed) {
+        for (i, tool) in tools.iter().enumerate() {
+            let name = json!(tool.name);
+            let head = match form {
+                Form::Named => quote(&format!("{{\"name\": {name}, \"arguments\": ")),
+                Form::Keyed => quote(&format!("{{{name}: ")),
+                Form::Cohere => {
+                    let named = quote(&format!("\"tool_name\": {name}, \"parameters\": "));
+                    format!("\"{{\" /(\"tool_call_id\": \"[0-9]{{1,4}}\", )?/ {named}")
+                }
+            };
+            self.line(&format!("call_{i}: HEAD_{i} args_{i} \"}}\""));
+            self.line(&format!("HEAD_{i}: /[ \\n]{{0,8}}/ {head}"));
+            self.line(&format!("args_{i}: %json {}", arguments(tool)));
+        }
+        self.any_call(tools.len());
+        self.line("END: /[ \\n]{0,8}\\]/");
+        let more = if self.parallel { " (\",\" call)*" } else { "" };
+        let close = if close.is_empty() { String::new() } else { format!("/\\n?/ {}", self.mark(close)) };
+        self.message(open, &format!("/[ \\n]{{0,2}}\\[/ call{more} END {close}"));
     }
 
     fn tool_code(&mut self, tools: &[&Tool]) {

@@ -13,6 +13,7 @@ mod format;
 mod head;
 mod json;
 mod lark;
+mod listed;
 mod parser;
 mod scan;
 mod tagged;

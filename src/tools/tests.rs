@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use sterna_tokenizer::chat::{Message, ToolCall};
+use sterna_tokenizer::chat::{ChatTemplate, Extras, Message, ToolCall};
 
 /// A message as the client assembles it.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -317,6 +317,121 @@ fn lfm2() {
     }
 }
 
+/// Lists of calls between marks, as each model writes them.
+#[test]
+fn calls_in_lists() {
+    let arguments = "{\"city\": \"B]e\", \"days\": 3}";
+    let named = format!(
+        "[{{\"name\": \"weather\", \"arguments\": {arguments}}}, {{\"name\": \"b\", \"arguments\": {{}}}}]"
+    );
+    let cohere = format!(
+        "[\n    {{\"tool_call_id\": \"0\", \"tool_name\": \"weather\", \"parameters\": {arguments}}},\n    \
+         {{\"tool_call_id\": \"1\", \"tool_name\": \"b\", \"parameters\": {{}}}}\n]"
+    );
+    let keyed = format!("[{{\"weather\": {arguments}}}, {{\"b\": {{}}}}]");
+    for (format, open, list, close) in [
+        (Format::Granite3, "<|tool_call|>", &named, ""),
+        (Format::Phi4Mini, "<|tool_call|>", &named, "<|/tool_call|>"),
+        (Format::Nemotron2, "<TOOLCALL>", &named, "</TOOLCALL>"),
+        (Format::Hunyuan, "<tool_calls>", &named, "</tool_calls>"),
+        (Format::Cohere2, "<|START_ACTION|>", &cohere, "<|END_ACTION|>"),
+        (Format::CommandR, "Action: ```json\n", &cohere, "\n```"),
+        (Format::Apertus, "<|tools_prefix|>", &keyed, "<|tools_suffix|>"),
+    ] {
+        let options = options(format);
+        let said = read_any(&options, &format!("Look. {open}{list}{close}\n"));
+        assert_eq!(said.calls, [call("weather", arguments), call("b", "{}")], "{format:?}");
+        assert_eq!(said.content, "Look. ", "{format:?}");
+        // The ids of a message count from 0 in Cohere's form, so they are not unique in a conversation.
+        assert!(said.ids.iter().all(|id| id.starts_with("call_")), "{format:?}: {:?}", said.ids);
+        let cut = read_any(&options, &format!("{open}{}", &list[..list.find("B]").unwrap() + 2]));
+        assert_eq!(cut.calls, [("weather".to_owned(), "{\"city\": \"B]".to_owned(), false)], "{format:?}");
+        let plain = format!("{open}none");
+        assert_eq!(read_any(&options, &plain).content, plain, "{format:?}");
+    }
+}
+
+#[test]
+fn olmo3() {
+    let options = options(Format::Olmo3);
+    let text = "Look.\n<function_calls>\nweather(city=\"B)e\", days=3)\nb()\n</function_calls>";
+    let said = read_any(&options, text);
+    assert_eq!(said.calls, [call("weather", "{\"city\": \"B)e\", \"days\": 3}"), call("b", "{}")]);
+    assert_eq!(said.content, "Look.\n");
+    for plain in ["<function_calls>\n</function_calls>", "<function_calls> none", "<function_ca"] {
+        assert_eq!(read_any(&options, plain), Said { content: plain.into(), ..Said::default() });
+    }
+}
+
+/// Any other text may contain the name of a tool.
+#[test]
+fn glm4() {
+    let options = options(Format::Glm4);
+    for blank in ["\n", " \n"] {
+        let said = read_any(&options, &format!("weather{blank}{{\"city\": \"Bern\", \"days\": 3}}"));
+        assert_eq!(said.calls, [call("weather", "{\"city\": \"Bern\", \"days\": 3}")]);
+        assert_eq!(said.content, "");
+    }
+    let cut = read_any(&options, "weather\n{\"city\": \"Be");
+    assert_eq!(cut.calls, [("weather".to_owned(), "{\"city\": \"Be".to_owned(), false)]);
+    for plain in ["\nIt rains.", "weather\nis {fine}", "weather {}", "weat", "other\n{}", "weather\n"] {
+        assert_eq!(read_any(&options, plain), Said { content: plain.into(), ..Said::default() });
+    }
+}
+
+/// GLM-4's template shows a message per call, with the name as metadata, and results as observations;
+/// Phi-4-mini's shows tools as a text of the system message, and calls only as text.
+#[test]
+fn messages_of_templates_with_keys_of_their_own() {
+    let calling = Message {
+        tool_calls: vec![ToolCall {
+            name: "weather".into(),
+            arguments: "{\"city\": \"Bern\"}".into(),
+            ..ToolCall::default()
+        }],
+        ..Message::new("assistant", "I look.")
+    };
+    let talk = [Message::new("user", "Hi"), calling, Message::new("tool", "rain")];
+    let shown = Format::Glm4.messages(&talk, &[]);
+    let roles: Vec<&str> = shown.iter().map(|message| message.role.as_str()).collect();
+    assert_eq!(roles, ["user", "assistant", "assistant", "observation"]);
+    assert_eq!((shown[1].content.as_str(), shown[1].more.len()), ("I look.", 0));
+    assert_eq!(shown[2].content, "{\"city\":\"Bern\"}");
+    assert_eq!(shown[2].more, [("metadata", "weather".to_owned())]);
+
+    let shown = Format::Phi4Mini.messages(&talk, &[weather()]);
+    assert_eq!((shown[0].role.as_str(), shown[0].content.as_str()), ("system", ""));
+    let (key, tools) = &shown[0].more[0];
+    let tools: Value = serde_json::from_str(tools).unwrap();
+    assert_eq!((*key, &tools[0]["name"]), ("tools", &json!("weather")));
+    let call = "I look.<|tool_call|>[{\"name\":\"weather\",\"arguments\":{\"city\":\"Bern\"}}]<|/tool_call|>";
+    assert_eq!(shown[2].content, call);
+}
+
+/// Templates in the style of the published ones, with these messages.
+#[test]
+fn templates_show_keys_of_their_own() {
+    let call = ToolCall { name: "weather".into(), arguments: "{\"a\": 1}".into(), ..ToolCall::default() };
+    let calling = Message { tool_calls: vec![call], ..Message::new("assistant", "") };
+    let talk = [Message::new("user", "Hi"), calling, Message::new("tool", "rain")];
+    let render = |source: &str, messages: &[Message]| {
+        let template = ChatTemplate::with_tokens(source, "<s>".into(), "</s>".into()).unwrap();
+        template.render_with(messages, &Extras::default(), false).unwrap()
+    };
+    let glm4 =
+        "{% for m in messages %}<|{{ m.role }}|>{{ m.get('metadata', '') }}\n{{ m.content }}{% endfor %}";
+    let shown = render(glm4, &Format::Glm4.messages(&talk, &[]));
+    assert_eq!(shown, "<|user|>\nHi<|assistant|>weather\n{\"a\":1}<|observation|>\nrain");
+
+    let phi4 = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% if 'tools' in m %}<|tool|>\
+                {{ m.tools }}<|/tool|>{% endif %}<|end|>{% endfor %}";
+    let shown = render(phi4, &Format::Phi4Mini.messages(&talk, &[weather()]));
+    assert!(shown.starts_with("<|system|><|tool|>[{\"name\":\"weather\",\"parameters\":"), "{shown}");
+    let end = "}]<|/tool|><|end|><|user|>Hi<|end|><|assistant|><|tool_call|>[{\"name\":\"weather\",\
+               \"arguments\":{\"a\":1}}]<|/tool_call|><|end|><|tool|>rain<|end|>";
+    assert!(shown.ends_with(end), "{shown}");
+}
+
 /// Templates of LFM2 show only the text of a message.
 #[test]
 fn calls_in_the_history_are_text_for_lfm2() {
@@ -514,6 +629,17 @@ fn formats_by_template_and_by_name() {
             "{\"name\": function name, \"parameters\": dictionary of argument name and its value}",
             Format::Llama3,
         ),
+        ("{{ '<|START_ACTION|>[' }}{\"tool_call_id\": \"0\", \"tool_name\": ", Format::Cohere2),
+        ("{{ 'Action: ```json\\n[' }}{{ '\"tool_name\": ' }}", Format::CommandR),
+        ("{{ '<|tools_prefix|>[' }}", Format::Apertus),
+        ("<functions>{{ tools }}</functions>{{ '<function_calls>' }}", Format::Olmo3),
+        ("{{ '<TOOLCALL>[' }}", Format::Nemotron2),
+        ("{{ '<tool_calls>[' }}<think><answer>", Format::Hunyuan),
+        ("'<|tool|>' + message['tools'] + '<|/tool|>'", Format::Phi4Mini),
+        ("{{ '<|tool_call|>' }}{{ calls | tojson }}", Format::Granite3),
+        ("[gMASK]{% if tools %}{{ tools }}{% endif %}<|observation|>{{ message.metadata }}", Format::Glm4),
+        // Nemotron 3.
+        ("<tool_call>\n<function={{ name }}>\n<parameter={{ key }}>{{ '<think>' }}", Format::Qwen3Coder),
         ("{{ '[TOOL_CALLS][' }}", Format::Mistral),
         ("{{ '[TOOL_CALLS]' + name + '[ARGS]' }}", Format::MistralArgs),
         ("<|channel|>commentary <|constrain|>json<|message|>{{ x }}<|call|>", Format::Harmony),
@@ -570,9 +696,11 @@ fn thoughts_by_template() {
     let thoughts = |source: &str| Syntax::of_model(source, |_| false).thoughts;
     for marks in MARKS {
         let Marks { open, close, answer } = marks;
-        assert_eq!(thoughts(&format!("{{% if x %}}{open}{{{{ y }}}}{close}")), Some(Thoughts::Marked(marks)));
-        assert!(MARKS.iter().filter(|other| open.contains(other.open)).count() == 1, "{open}");
         let [before, after] = answer.unwrap_or_default();
+        let source = format!("{{% if x %}}{open}{{{{ y }}}}{close}{before}{{{{ z }}}}");
+        assert_eq!(thoughts(&source), Some(Thoughts::Marked(marks)));
+        let same = MARKS.iter().filter(|other| open.contains(other.open) && answer == &other.answer);
+        assert!(same.count() == 1, "{open}");
         let of = |thinks| ParserOptions {
             thoughts: Some(Thoughts::Marked(marks)),
             thinks,
@@ -707,6 +835,15 @@ fn message() -> impl Strategy<Value = String> {
         "<|tool_call>",
         "<|\"|>",
         "<tool_call|>",
+        "<|tool_call|>",
+        "<|/tool_call|>",
+        "<TOOLCALL>",
+        "<|START_ACTION|>",
+        "\"tool_name\": ",
+        "<|tools_prefix|>",
+        "<function_calls>",
+        "</function_calls>",
+        "weather\n",
         "<|tool_calls_section_begin|>",
         "<|tool_call_begin|>",
         "functions.weather:0",
@@ -793,6 +930,12 @@ fn long_texts_in_small_pieces() {
         (Format::Gemma4, "<|tool_call>"),
         (Format::ToolCode, "```tool_code\n"),
         (Format::ToolCode, "```tool_code\na(b='x'"),
+        (Format::Granite3, "<|tool_call|>[{\"name\": \"a\", \"arguments\": {}}"),
+        (Format::Apertus, "<|tools_prefix|>[{\"a\": {\"b\": 1}}"),
+        (Format::Olmo3, "<function_calls>"),
+        (Format::Olmo3, "<function_calls>\na(b='x"),
+        (Format::Glm4, "weather"),
+        (Format::Glm4, "weather\n"),
         (Format::Pythonic, "[a(b='x"),
         (Format::Pythonic, "[a"),
     ] {

@@ -50,6 +50,8 @@ pub const MARKS: &[Marks] = &[
     Marks { open: "<thought>", close: "</thought>", answer: None },
     // Reka Flash 3.
     Marks { open: "<reasoning>", close: "</reasoning>", answer: None },
+    // Hunyuan.
+    Marks { answer: Some(["<answer>", "</answer>"]), ..THINK },
     THINK,
 ];
 
@@ -90,7 +92,12 @@ impl Syntax {
     /// Detects the syntax of a model from its template; `has_token` checks its vocabulary.
     pub fn of_model(source: &str, has_token: impl Fn(&str) -> bool) -> Self {
         let calls = Format::of_model(source, has_token);
-        let marks = || MARKS.iter().find(|marks| source.contains(marks.open));
+        // Hunyuan's differ from those of most models only in the answer's.
+        let has = |marks: &&Marks| {
+            let is_answer = |[open, _]: [&str; 2]| marks.open != THINK.open || source.contains(open);
+            source.contains(marks.open) && marks.answer.is_none_or(is_answer)
+        };
+        let marks = || MARKS.iter().find(has);
         let thoughts = match calls.has_channels() {
             true => Some(Thoughts::Channels),
             false => marks().map(Thoughts::Marked),

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use sterna::backend::cpu::simd;
 use sterna::engine::{Engine, EngineOptions};
-use sterna::gguf::Gguf;
+use sterna::gguf::{Gguf, GgufWriter};
 use sterna::model::{self, Hyper, Model, ModelError, Options, Pooling};
 use sterna::program::Limits;
 use support::logits::{all_logits, sequences};
@@ -28,7 +28,9 @@ const ELSEWHERE: [(&str, [&str; 3]); 4] = [
 ];
 
 /// Names with a model that `scripts/golden/transformers` creates, with logits by transformers.
-const OF_TRANSFORMERS: [&str; 17] = [
+const OF_TRANSFORMERS: [&str; 19] = [
+    "apertus",
+    "mellum",
     "arcee",
     "seed_oss",
     "ernie4_5",
@@ -199,6 +201,42 @@ fn unread_keys_are_noted() {
         noted[0].starts_with("llama.attn_logit_softcapping is 16 in the file and is ignored"),
         "{noted:?}"
     );
+}
+
+/// A key and a tensor that an architecture does not have are named.
+#[test]
+fn unknown_keys_and_tensors_are_named() {
+    for name in names() {
+        let (path, ..) = golden(name);
+        let file = Gguf::open(&path).expect("a golden file");
+        let with = |tensor: Option<&str>| {
+            let mut metadata = file.metadata().clone();
+            metadata.set(format!("{name}.not_a_key"), 7_u32);
+            let mut writer = GgufWriter::new(metadata).expect("a writer");
+            let all = || file.tensors().iter();
+            for info in all() {
+                writer.tensor(&info.name, &info.dims, info.type_id, info.n_bytes).expect("a tensor");
+            }
+            if let Some(tensor) = tensor {
+                writer.tensor(tensor, &[1], 0, 4).expect("a tensor");
+            }
+            let mut data = writer.begin(Vec::new()).expect("a header");
+            for info in all() {
+                data.tensor([file.raw_bytes(info).expect("its bytes")]).expect("its bytes");
+            }
+            if tensor.is_some() {
+                data.tensor([[0; 4]]).expect("its bytes");
+            }
+            Gguf::from_bytes(data.finish().expect("a file").into()).expect("a file")
+        };
+        let noted = notes(&with(None));
+        let key = format!("{name}.not_a_key is 7 in the file and is ignored");
+        assert!(noted.len() == 1 && noted[0].starts_with(&key), "{name}: {noted:?}");
+        let more = with(Some("blk.0.not_a_tensor.weight"));
+        let hyper = model::hyper(&more).expect("a model");
+        let message = build(&more, hyper).map(drop).expect_err("an unknown tensor").to_string();
+        assert!(message.contains("blk.0.not_a_tensor.weight"), "{name}: {message}");
+    }
 }
 
 /// Blocks of different widths, in an architecture that supports only one.

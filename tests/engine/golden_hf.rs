@@ -87,6 +87,37 @@ fn logits_of_hybrids_match_transformers() {
     }
 }
 
+/// Checkpoints of `scripts/golden/checkpoints`, as f32 files. 5e-5 for logits with a standard deviation of up
+/// to 2.3: transformers computes Mamba-2 layers in chunks, and multiplies by Falcon-H1's factors elsewhere.
+#[test]
+fn logits_of_checkpoints_match_transformers() {
+    for name in [
+        "glm4-moe-lite",
+        "deepseek-v2",
+        "deepseek-v3",
+        "granite-h",
+        "granite-h-dense",
+        "falcon-h1",
+        "nemotron-h",
+        "apertus",
+        "mellum",
+    ] {
+        let of = |end: &str| golden(&format!("checkpoints/{name}{end}")).expect("it is in tests/data");
+        let tokens = npy(&of(".tokens.npy")).f32s().into_iter().map(|token| token as u32).collect();
+        let want = npy(&of(".hf-fp32.logits.npy")).f32s();
+        let engine = support::logits::engine(convert(&of(""), "f32"), "f32", simd::all()[0], |options| {
+            options.n_ctx = Some(64);
+        });
+        let got = all_logits(&engine, &[tokens]);
+        assert_eq!(got.len(), want.len(), "{name}");
+        let off: Vec<f64> = got.iter().zip(&want).map(|(a, b)| f64::from(a - b).abs()).collect();
+        let mean = off.iter().sum::<f64>() / off.len() as f64;
+        let most = off.iter().copied().fold(0.0, f64::max);
+        eprintln!("{name}: mean {mean:.1e}, max {most:.1e}");
+        assert!(mean <= 5e-6 && most <= 5e-5, "{name}: {mean:e}, {most:e}");
+    }
+}
+
 /// Texts whose ids differ by design in a GGUF reader: it does not normalise to NFC, and it adds the leading
 /// space of SentencePiece even before a text that starts with one and after special tokens.
 fn differs(folder: &str, text: &str) -> bool {

@@ -338,6 +338,24 @@ fn weather_call(format: Format, days: u8) -> String {
         Format::Gemma4 => format!(
             "<|tool_call>call:weather{{city:<|\"|>Bern<|\"|>,days:{days},unit:<|\"|>C<|\"|>}}<tool_call|>"
         ),
+        Format::Glm4 => format!("weather\n{}", arguments()),
+        Format::Olmo3 => {
+            format!("<function_calls>\nweather(city=\"Bern\", days={days}, unit=\"C\")\n</function_calls>")
+        }
+        Format::Granite3 => format!("<|tool_call|>[{}]", json("arguments")),
+        Format::Phi4Mini => format!("<|tool_call|>[{}]<|/tool_call|>", json("arguments")),
+        Format::Nemotron2 => format!("<TOOLCALL>[{}]</TOOLCALL>", json("arguments")),
+        Format::Hunyuan => format!("<tool_calls>\n[{}]\n</tool_calls>", json("arguments")),
+        Format::Cohere2 => format!(
+            "<|START_ACTION|>[\n    {{\"tool_call_id\": \"0\", \"tool_name\": \"weather\", \"parameters\": \
+             {}}}\n]<|END_ACTION|>",
+            arguments()
+        ),
+        Format::CommandR => format!(
+            "Action: ```json\n[\n    {{\"tool_name\": \"weather\", \"parameters\": {}}}\n]```",
+            arguments()
+        ),
+        Format::Apertus => format!("<|tools_prefix|>[{{\"weather\": {}}}]<|tools_suffix|>", arguments()),
         Format::Generic => format!("{{\"tool_calls\": [{}]}}", json("arguments")),
         Format::Qwen3Coder => format!(
             "<tool_call>\n<function=weather>\n<parameter=city>\nBern\n</parameter>\n\

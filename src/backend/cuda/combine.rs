@@ -44,6 +44,7 @@ pub fn act(act: Act) -> u32 {
         Act::Gelu => ACT_GELU,
         Act::GeluTanh => ACT_GELU_TANH,
         Act::ClampedSwiglu => ACT_CLAMPED_SWIGLU,
+        Act::Xielu(_) => unreachable!("the plan rejects it"),
     }
 }
 

@@ -209,8 +209,8 @@ impl Op for &Experts {
         if all.chain([&s.router]).any(|linear| linear.basis.is_some()) {
             return Err("experts in a rotated basis".to_owned());
         }
-        if s.act == Act::Gelu {
-            return Err("experts with gelu".to_owned());
+        if matches!(s.act, Act::Gelu | Act::Xielu(_)) {
+            return Err("experts with gelu or xIELU".to_owned());
         }
         let first = &s.experts[0];
         for layer in LAYERS {

@@ -25,6 +25,10 @@ pub fn lower<'a>(p: &Program, s: &'a FfnIn) -> Ops<'a> {
     let (h, cols) = (Place::Buf(h), p.buf_decl(h).cols);
     let products = |layers| Layers { stage: "logits", layers, input: input(s), soft_cap: None };
     let mut ops: Ops<'a> = Vec::new();
+    if matches!(act, Act::Xielu(_)) {
+        // Its `kernels` rejects the activation function.
+        return vec![Box::new(Fused(s))];
+    }
     if act != Act::Gelu && linear::together(p, &linears(s)).is_some() {
         ops.push(Box::new(Fused(s)));
     } else {
@@ -52,6 +56,9 @@ fn input(s: &FfnIn) -> Input<'_> {
 
 impl Op for Fused<'_> {
     fn kernels(&self, p: &Program, _: Limits) -> Result<Vec<KernelName>, String> {
+        if matches!(self.0.act, Act::Xielu(_)) {
+            return Err("xielu: the activation function xIELU runs only on the CPU (backend cpu)".to_owned());
+        }
         linear::fused_kernels(p, "ffn_in", &linears(self.0), &input(self.0))
     }
 

@@ -24,6 +24,7 @@ fn layers(s: &Experts) -> Vec<Vec<&Linear>> {
 
 pub fn missing(cx: &Device<'_>, p: &Program, s: &Experts) -> Vec<String> {
     let mut missing = linear::missing(cx, p, "experts", &[&s.router]);
+    missing.extend(super::ffn_in::missing(s.act));
     if s.experts.len() > MAX_EXPERTS {
         missing.push(format!("more than {MAX_EXPERTS} experts"));
     }

@@ -18,8 +18,16 @@ pub fn activation(act: Act) -> u32 {
         Act::GeluTanh => 2,
         Act::ClampedSwiglu => 4,
         Act::Gelu => 6,
+        Act::Xielu(_) => unreachable!("the plan rejects it"),
     }
 }
+
+/// The activation function, if there is no kernel for it.
+pub fn missing(act: Act) -> Option<String> {
+    matches!(act, Act::Xielu(_)).then(|| XIELU.to_owned())
+}
+
+const XIELU: &str = "xielu: the activation function xIELU runs only on the CPU (backend cpu)";
 
 /// Bytes of one share per row of a step.
 pub fn fresh_bytes(p: &Program, s: &FfnIn) -> u64 {

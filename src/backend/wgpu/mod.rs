@@ -220,7 +220,9 @@ fn missing(device: &Device<'_>, p: &Program, stage: &Stage) -> Vec<String> {
         Stage::ProjAdd(s) => linear::missing(device, p, "proj_add", &[&s.w]),
         Stage::FfnIn(s) => {
             let linears: Vec<_> = s.gate.iter().chain([&s.up]).chain(&s.share).collect();
-            linear::missing(device, p, "ffn_in", &linears)
+            let mut missing = linear::missing(device, p, "ffn_in", &linears);
+            missing.extend(ffn_in::missing(s.act));
+            missing
         }
         Stage::Experts(s) => experts::missing(device, p, s),
         Stage::Logits(s) => linear::missing(device, p, "logits", &[&s.w]),

@@ -18,6 +18,8 @@ pub struct Message {
     pub tool_call_id: Option<String>,
     /// Name of the tool in a tool message; otherwise the speaker's name.
     pub name: Option<String>,
+    /// Further keys with their texts, for templates that read some.
+    pub more: Vec<(&'static str, String)>,
 }
 
 /// A tool call.
@@ -56,7 +58,8 @@ impl Message {
             text("tool_call_id", &self.tool_call_id),
             text("name", &self.name),
         ];
-        Value::from_pairs(said.into_iter().chain(more.into_iter().flatten()))
+        let others = self.more.iter().map(|(key, text)| ((*key).to_owned(), Value::from(text.as_str())));
+        Value::from_pairs(said.into_iter().chain(more.into_iter().flatten()).chain(others))
     }
 }
 

@@ -99,9 +99,10 @@ impl Mark {
 
 /// Calls `each` for every text in a message that people or programs wrote; the role is not one.
 fn each_text(message: &mut Message, mut each: impl FnMut(&mut String)) {
-    let Message { role: _, content, reasoning_content, tool_calls, tool_call_id, name } = message;
+    let Message { role: _, content, reasoning_content, tool_calls, tool_call_id, name, more } = message;
     each(content);
     [reasoning_content, tool_call_id, name].into_iter().flatten().for_each(&mut each);
+    more.iter_mut().for_each(|(_, text)| each(text));
     for call in tool_calls {
         call.id.iter_mut().chain([&mut call.name, &mut call.arguments]).for_each(&mut each);
     }

@@ -7,9 +7,10 @@ mod channels;
 mod response;
 
 use super::bracketed::{Bracketed, PYTHON, TOOL_CODE, is_list};
-use super::format::LFM2_MARKS;
+use super::format::{LFM2_MARKS, OLMO3_MARKS};
 use super::head::{BEGINNERS, Head, MARKS, head};
 use super::json::Object;
+use super::listed::{Form, Listed};
 use super::scan::{Body, Found, Prefix, Read, find, prefix};
 use super::tagged::Tagged;
 use super::thoughts::{Marks, Thoughts};
@@ -267,6 +268,14 @@ impl Parser {
                 None if !at_end => return false,
                 _ => self.begin_text(out),
             },
+            Some(Format::Glm4) => match self.glm4_name() {
+                Some(Some((name, bytes))) => {
+                    self.begun_with = std::mem::take(&mut self.space) + &self.pass(bytes);
+                    self.stage = Stage::Call(Box::new(Object::arguments_of(name, None)), false);
+                }
+                None if !at_end => return false,
+                _ => self.begin_text(out),
+            },
             Some(Format::Generic) if rest.starts_with('{') => {
                 let calls = prefix(rest, &["{", "\"tool_calls\"", ":", "["]);
                 let said = prefix(rest, &["{", "\"response\"", ":", "\""]);
@@ -287,6 +296,34 @@ impl Parser {
             _ => self.begin_text(out),
         }
         true
+    }
+
+    /// The name of a tool at the start, if the rest of its line is blank and an object follows, with the
+    /// number of bytes before that. `None` if more text is needed to tell.
+    fn glm4_name(&self) -> Option<Option<(String, usize)>> {
+        let rest = self.rest();
+        let names = self.options.tools.iter().map(|tool| tool.name.as_str());
+        let mut may_follow = false;
+        for name in names {
+            let Some(after) = rest.strip_prefix(name) else {
+                may_follow |= name.starts_with(rest);
+                continue;
+            };
+            let blank = after.trim_start();
+            let has_line = after[..after.len() - blank.len()].contains('\n');
+            if has_line && blank.starts_with('{') {
+                return Some(Some((name.to_owned(), rest.len() - blank.len())));
+            }
+            may_follow |= blank.is_empty();
+        }
+        if may_follow { None } else { Some(None) }
+    }
+
+    /// A parser of the next call in a list.
+    fn object(&self) -> Stage {
+        let form = self.options.format.and_then(Format::listed).map(|listed| listed.form);
+        let object = if form == Some(Form::Keyed) { Object::keyed() } else { Object::default() };
+        Stage::Call(Box::new(object), true)
     }
 
     fn begin_text(&mut self, out: &mut Vec<Delta>) {
@@ -337,6 +374,7 @@ impl Parser {
         let tags = self.options.format.and_then(Format::tags);
         let section = self.options.format.and_then(Format::section);
         let marked = self.options.format.and_then(Format::marked);
+        let listed = self.options.format.and_then(Format::listed).map(|listed| [listed.open]);
         let of_tags = tags.map(|tags| [tags.outer[0], tags.call]);
         let of_section = section.map(|section| [section.all[0], section.one[0]]);
         let marks: &[&str] = match self.options.format {
@@ -352,10 +390,20 @@ impl Parser {
                 marked.as_ref().map_or(&[], |marked| &marked.marks[..1])
             }
             Some(Format::Lfm2) => &LFM2_MARKS[..1],
+            Some(Format::Olmo3) => &OLMO3_MARKS[..1],
+            Some(
+                Format::Granite3
+                | Format::Phi4Mini
+                | Format::Nemotron2
+                | Format::Hunyuan
+                | Format::Cohere2
+                | Format::CommandR
+                | Format::Apertus,
+            ) => listed.as_ref().map_or(&[], |marks| marks),
             Some(Format::ToolCode) => &[TOOL_FENCE],
             Some(Format::Harmony) => MARKS,
             Some(Format::Llama3) => &[PYTHON_TAG],
-            Some(Format::Pythonic | Format::Generic) | None => &[],
+            Some(Format::Pythonic | Format::Glm4 | Format::Generic) | None => &[],
         };
         let mut marks = marks.to_vec();
         marks.extend(self.answer().map(|[_, close]| close));
@@ -405,7 +453,8 @@ impl Parser {
             (_, Some(tags), _) => tags.call,
             (_, _, Some(section)) => section.one[0],
             (Some(Format::Mistral | Format::MistralArgs | Format::Lfm2), ..) => "[",
-            (Some(Format::ToolCode), ..) => "",
+            (Some(format), ..) if format.listed().is_some() => "[",
+            (Some(Format::ToolCode | Format::Olmo3), ..) => "",
             _ => "{",
         };
         let rest = self.rest();
@@ -420,7 +469,10 @@ impl Parser {
         }
         if rest.starts_with(wanted) {
             match self.options.format {
-                Some(Format::Mistral | Format::MistralArgs) => {
+                Some(format)
+                    if matches!(format, Format::Mistral | Format::MistralArgs)
+                        || format.listed().is_some() =>
+                {
                     self.pass(1);
                     self.begun_with.clear();
                     self.stage = Stage::Item;
@@ -435,7 +487,7 @@ impl Parser {
                     self.begun_with += &bracket;
                     self.stage = Stage::Body(Box::new(Bracketed::new(&PYTHON)));
                 }
-                Some(Format::ToolCode) => self.stage = Stage::Item,
+                Some(Format::ToolCode | Format::Olmo3) => self.stage = Stage::Item,
                 _ => {
                     self.stage = match marked {
                         Some(marked) => Stage::Body(Box::new(Bracketed::new(marked.notation))),
@@ -470,7 +522,11 @@ impl Parser {
         let is_code = self.options.format == Some(Format::ToolCode);
         match self.rest().as_bytes().first() {
             Some(b'`') if is_code => return self.end_fence(out, at_end),
-            Some(b'{') => self.stage = Stage::Call(Box::default(), true),
+            Some(b'<') if self.options.format == Some(Format::Olmo3) => match self.begun_with.is_empty() {
+                true => self.stage = Stage::Close,
+                false => self.no_call(out, ""),
+            },
+            Some(b'{') => self.stage = self.object(),
             // Brackets around calls, or separators.
             Some(b'[' | b']' | b')' | b',' | b';') if is_code => {
                 let passed = self.pass(1);
@@ -484,13 +540,16 @@ impl Parser {
                     Some(Format::Mistral | Format::MistralArgs | Format::Pythonic) => {
                         Stage::Start { may_think: false, drops_space: true }
                     }
-                    Some(Format::Lfm2) => Stage::Close,
+                    Some(format) if format == Format::Lfm2 || format.listed().is_some() => Stage::Close,
                     _ => Stage::Rest,
                 };
             }
             Some(byte)
                 if matches!(self.options.format, Some(Format::Pythonic | Format::Lfm2)) && *byte != b',' =>
             {
+                self.stage = Stage::Body(Box::new(Bracketed::new(&PYTHON)));
+            }
+            Some(_) if self.options.format == Some(Format::Olmo3) => {
                 self.stage = Stage::Body(Box::new(Bracketed::new(&PYTHON)));
             }
             Some(_) if is_code => self.stage = Stage::Body(Box::new(Bracketed::new(&TOOL_CODE))),
@@ -538,7 +597,9 @@ impl Parser {
             out.push(Delta::CallEnded { index: self.n_calls - 1 });
             self.stage = match (in_list, self.options.format) {
                 (true, _) => Stage::Item,
-                (false, Some(Format::Llama3)) => Stage::Start { may_think: false, drops_space: true },
+                (false, Some(Format::Llama3 | Format::Glm4)) => {
+                    Stage::Start { may_think: false, drops_space: true }
+                }
                 (false, _) => Stage::Close,
             };
         }
@@ -563,7 +624,7 @@ impl Parser {
                 self.argue(out, text);
                 out.push(Delta::CallEnded { index: self.n_calls - 1 });
                 self.stage = match self.options.format {
-                    Some(Format::Pythonic | Format::Lfm2 | Format::ToolCode) => Stage::Item,
+                    Some(Format::Pythonic | Format::Lfm2 | Format::Olmo3 | Format::ToolCode) => Stage::Item,
                     _ => Stage::Close,
                 };
             }
@@ -625,6 +686,8 @@ impl Parser {
         let tags = self.options.format.and_then(Format::tags);
         let section = self.options.format.and_then(Format::section);
         let of_section = section.map(|section| [section.one[1], section.all[1], FENCE]);
+        let listed = self.options.format.and_then(Format::listed);
+        let closing = listed.map(|Listed { close, .. }| *close).filter(|close| !close.is_empty());
         let marked = self.options.format.and_then(Format::marked);
         let marks: &[&str] = match (self.options.format, tags, &of_section) {
             (Some(Format::KimiK2), _, Some(marks)) => &marks[..2],
@@ -633,7 +696,8 @@ impl Parser {
             (Some(Format::Hermes), ..) => &[CLOSE_CALL],
             _ if marked.is_some() => marked.as_ref().map_or(&[], |marked| &marked.marks[1..]),
             (Some(Format::Lfm2), ..) => &LFM2_MARKS[1..],
-            _ => &[],
+            (Some(Format::Olmo3), ..) => &OLMO3_MARKS[1..],
+            _ => closing.as_slice(),
         };
         if let Some(mark) = marks.iter().find(|mark| self.rest().starts_with(**mark)) {
             self.pass(mark.len());

@@ -2,6 +2,7 @@
 //! and with the checkpoint's own bytes, round trips, and broken checkpoints.
 
 mod bert;
+mod checkpoints;
 mod folder;
 mod golden;
 mod hostile;

@@ -17,7 +17,7 @@ use ggml_types::HostTensor;
 use sterna::program::{
     Act, ActQuant, AdapterScale, Attend, AttnIn, BasisId, Buf, Embed, Expert, Experts, FfnIn, Gating,
     HeadProj, KvDecl, LatentIn, Linear, Logits, Lora, Norm, NormAdd, NormKind, PAGE, Program, ProjAdd,
-    ProjIn, QkNorm, QueryScale, Rope, RopeStyle, Routing, Sample, Stage, Step, Weight,
+    ProjIn, QkNorm, QueryScale, Rope, RopeStyle, Routing, Sample, Stage, Step, Weight, Xielu,
 };
 pub use value::Near;
 use value::{EPS, SUM};
@@ -728,5 +728,15 @@ fn activated(act: Act, x: Near) -> Near {
             Near { v: 0.5 * v * (1.0 + u.tanh()), err: 1.13 * err + v.abs() * (3e-7 + 5.0 * EPS) }
         }
         Act::ClampedSwiglu => unreachable!("the check requires a gate for it"),
+        // The slope is at most that at `v`, and exp is accurate to 3e-7.
+        Act::Xielu(Xielu { positive, negative, beta, eps }) => {
+            let [positive, negative, beta, eps] = [positive, negative, beta, eps].map(f64::from);
+            let (curve, slope, exp) = match v > 0.0 {
+                true => (positive * v * v, 2.0 * positive * v + positive * err, 0.0),
+                false => ((v.min(eps).exp_m1() - v) * negative, negative, 3e-7 * negative),
+            };
+            let size = curve.abs() + (beta * v).abs() + negative * v.abs();
+            Near { v: curve + beta * v, err: (slope.abs() + beta.abs()) * err + exp.abs() + 4.0 * EPS * size }
+        }
     }
 }

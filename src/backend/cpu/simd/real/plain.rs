@@ -1,6 +1,6 @@
 //! The definition of every f32 kernel, in plain code that other sets compile for their instructions.
 
-use ggml_types::Act;
+use ggml_types::{Act, Xielu};
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 
@@ -117,6 +117,14 @@ fn lane_sum(x: &[f32], term: impl Fn(f32) -> f64) -> f64 {
     lanes.iter().sum()
 }
 
+/// `exp(x) - 1` loses digits near 0, where the slope of the whole is `beta`.
+#[inline(always)]
+fn xielu(numbers: Xielu, x: f32) -> f32 {
+    let Xielu { positive, negative, beta, eps } = numbers;
+    let curve = if x > 0.0 { positive * x * x } else { (exp(x.min(eps)) - 1.0 - x) * negative };
+    curve + beta * x
+}
+
 #[inline(always)]
 pub(super) fn act(act: Act, h: &mut [f32]) {
     match act {
@@ -125,6 +133,7 @@ pub(super) fn act(act: Act, h: &mut [f32]) {
         Act::Gelu => h.iter_mut().for_each(|h| *h = gelu(*h)),
         Act::GeluTanh => h.iter_mut().for_each(|h| *h = gelu_tanh(*h)),
         Act::ClampedSwiglu => unreachable!("the program's check requires a gate for it"),
+        Act::Xielu(numbers) => h.iter_mut().for_each(|h| *h = xielu(numbers, *h)),
     }
 }
 
@@ -138,6 +147,7 @@ pub(super) fn gate(act: Act, gate: &[f32], h: &mut [f32]) {
         Act::Gelu => pairs.for_each(|(h, g)| *h *= gelu(*g)),
         Act::GeluTanh => pairs.for_each(|(h, g)| *h *= gelu_tanh(*g)),
         Act::ClampedSwiglu => pairs.for_each(|(h, g)| *h = clamped_swiglu(*g, *h)),
+        Act::Xielu(numbers) => pairs.for_each(|(h, g)| *h *= xielu(numbers, *g)),
     }
 }
 

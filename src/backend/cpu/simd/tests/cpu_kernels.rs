@@ -1,6 +1,6 @@
 //! Tests norms, activation functions and matrix products of every instruction set against the scalar table.
 
-use ggml_types::Act;
+use ggml_types::{Act, Xielu};
 use half::f16;
 use sterna_cpu_kernels::real::{CodeMatrix, Matrices, RealKernels, UNIT, UnitOf, exp};
 
@@ -56,7 +56,7 @@ fn every_set_gives_the_same_bits() {
                 (k.widen)(&halves, &mut wide);
                 wide.into_iter().map(f64::from).collect()
             });
-            for act in [Act::Relu2, Act::Silu, Act::Gelu, Act::GeluTanh] {
+            for act in [Act::Relu2, Act::Silu, Act::Gelu, Act::GeluTanh, Act::Xielu(XIELU)] {
                 same(&|k| {
                     let (mut alone, mut gated) = (x.clone(), h.clone());
                     (k.act)(act, &mut alone);
@@ -67,6 +67,8 @@ fn every_set_gives_the_same_bits() {
         }
     }
 }
+
+const XIELU: Xielu = Xielu { positive: 0.7, negative: 1.3, beta: 0.5, eps: -1e-6 };
 
 #[test]
 fn activations_are_what_they_are_called() {
@@ -91,6 +93,22 @@ fn activations_are_what_they_are_called() {
         let u = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3));
         // An error of the argument of exp grows with the argument, while the result falls faster.
         assert!((y - 0.5 * x * (1.0 + u.tanh())).abs() <= 4.0 * bound(x), "gelu({x}) = {y}");
+    }
+}
+
+/// The error of `exp`, and a few roundings of terms of at most 2 |x| and x^2.
+#[test]
+fn xielu_is_what_it_is_called() {
+    let x: Vec<f32> = (-400..=400).map(|i| i as f32 / 20.0).chain([-1e3, 1e3, -1e-7]).collect();
+    let mut y = x.clone();
+    (plain().act)(Act::Xielu(XIELU), &mut y);
+    let [positive, negative, beta, eps] =
+        [XIELU.positive, XIELU.negative, XIELU.beta, XIELU.eps].map(f64::from);
+    for (y, x) in y.into_iter().zip(x) {
+        let (y, x) = (f64::from(y), f64::from(x));
+        let curve = if x > 0.0 { positive * x * x } else { (x.min(eps).exp_m1() - x) * negative };
+        let bound = 1e-6 * (1.0 + 2.0 * x.abs() + if x > 0.0 { x * x } else { 0.0 });
+        assert!((y - curve - beta * x).abs() <= bound, "xielu({x}) = {y}");
     }
 }
 

@@ -1,0 +1,148 @@
+//! Checkpoints of `scripts/golden/checkpoints`, whose logits `tests/engine/golden_hf.rs` compares: the names
+//! and dimensions of their tensors are those of llama.cpp's converter, and what GGUF cannot express is
+//! refused.
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use serde_json::{Value as Json, json};
+use sterna::gguf::Gguf;
+use support::golden;
+
+use super::folder::{Folder, read};
+use super::{convert, to};
+
+fn folder(name: &str) -> Folder {
+    let path = golden(&format!("checkpoints/{name}")).expect("it is in tests/data");
+    let json = |name: &str| serde_json::from_slice(&fs::read(path.join(name)).unwrap()).unwrap();
+    let tensors = read(&path.join("model.safetensors"));
+    Folder { config: json("config.json"), tokenizer: json("tokenizer.json"), tensors }
+}
+
+/// Names of tensors without the numbers of layers, and their numbers of dimensions; keys of the architecture.
+fn names(gguf: &Gguf) -> (BTreeSet<(String, usize)>, BTreeSet<String>) {
+    let short =
+        |name: &str| name.splitn(3, '.').nth(2).filter(|_| name.starts_with("blk")).map(str::to_owned);
+    let tensors = gguf
+        .tensors()
+        .iter()
+        .map(|info| (short(&info.name).unwrap_or_else(|| info.name.clone()), info.dims.len()));
+    let arch = gguf.metadata().str("general.architecture").unwrap().unwrap();
+    let keys = gguf.metadata().iter().filter_map(|(key, _)| Some(key.strip_prefix(arch)?.to_owned()));
+    (tensors.collect(), keys.collect())
+}
+
+/// Checkpoint, llama.cpp's file of the architecture, and keys that it does not have.
+const CASES: [(&str, &str, &[&str]); 5] = [
+    ("glm4-moe-lite", "deepseek2/tiny-f16.gguf", &[".nextn_predict_layers"]),
+    (
+        "deepseek-v2",
+        "deepseek2/tiny-lite-f16.gguf",
+        &[".expert_gating_func", ".expert_weights_norm", ".nextn_predict_layers"],
+    ),
+    (
+        "granite-h",
+        "granitehybrid/tiny-f16.gguf",
+        &[".attention.key_length", ".attention.value_length", ".expert_feed_forward_length"],
+    ),
+    (
+        "granite-h-dense",
+        "granitehybrid/tiny-dense-f16.gguf",
+        &[".attention.key_length", ".attention.value_length"],
+    ),
+    ("falcon-h1", "falcon-h1/tiny-f16.gguf", &[".rope.dimension_count"]),
+];
+
+#[test]
+fn names_and_keys_are_those_of_llama_cpp() {
+    for (name, theirs, more) in CASES {
+        let Some(path) = golden(theirs) else { continue };
+        let (ours, ..) = convert(folder(name).write().path(), &to("f16")).unwrap();
+        let (ours, theirs) = (names(&ours), names(&Gguf::open(&path).unwrap()));
+        assert_eq!(ours.0, theirs.0, "{name}");
+        let added: Vec<&String> = ours.1.difference(&theirs.1).collect();
+        assert_eq!(added, more, "{name}");
+        // Defaults of readers, and counts of experts that are 0.
+        let usual = [
+            ".expert_count",
+            ".expert_used_count",
+            ".expert_gating_func",
+            ".rope.scaling.yarn_beta_fast",
+            ".rope.scaling.yarn_beta_slow",
+        ];
+        let lacks: Vec<&String> =
+            theirs.1.difference(&ours.1).filter(|key| !usual.contains(&key.as_str())).collect();
+        assert!(lacks.is_empty(), "{name}: {lacks:?}");
+    }
+}
+
+/// Keys of the configuration with values that are refused, and words of the error.
+#[test]
+fn what_gguf_cannot_express_is_refused() {
+    let cases: [(&str, &str, Json, &str); 13] = [
+        ("glm4-moe-lite", "rope_interleave", json!(false), "want true"),
+        ("glm4-moe-lite", "scoring_func", json!("tanh"), "softmax or sigmoid"),
+        ("glm4-moe-lite", "mlp_layer_types", json!(["sparse", "dense", "sparse"]), "then sparse ones"),
+        ("deepseek-v3", "topk_method", json!("group_limited_greedy"), "noaux_tc"),
+        (
+            "deepseek-v2",
+            "rope_parameters",
+            json!({"rope_type": "yarn", "factor": 8.0, "mscale": 1.0, "mscale_all_dim": 0.5}),
+            "the value of `mscale`",
+        ),
+        ("granite-h", "layer_types", json!(["mamba", "mamba"]), "4 kinds, one per layer"),
+        ("granite-h", "layer_types", json!(["mamba", "rnn", "mamba", "mamba"]), "found \"rnn\""),
+        ("granite-h", "mamba_n_groups", json!(3), "a divisor of the 4 heads"),
+        ("falcon-h1", "time_step_limit", json!([0.0, 0.5]), "do not limit time steps"),
+        ("falcon-h1", "mamba_rms_norm", json!(true), "mamba_norm_before_gate"),
+        ("falcon-h1", "ssm_multipliers", json!([1.0, 2.0]), "5 numbers above 0"),
+        ("nemotron-h", "hybrid_override_pattern", json!("M-*ME"), "only M, * and -"),
+        ("nemotron-h", "mlp_hidden_act", json!("silu"), "relu2"),
+    ];
+    for (name, key, value, want) in cases {
+        let mut folder = folder(name);
+        folder.config[key] = value;
+        let said = convert(folder.write().path(), &to("f16")).unwrap_err().to_string();
+        assert!(said.contains(want), "{name}, {key}: {said}");
+    }
+    for (name, tensor) in [
+        ("glm4-moe-lite", "model.layers.0.self_attn.q_b_proj.weight"),
+        ("deepseek-v3", "model.layers.2.self_attn.kv_b_proj.weight"),
+        ("granite-h", "model.layers.0.mamba.norm.weight"),
+        ("falcon-h1", "model.layers.1.mamba.D"),
+        ("nemotron-h", "backbone.layers.2.mixer.q_proj.weight"),
+    ] {
+        let mut folder = folder(name);
+        folder.tensors.remove(tensor).expect("it is there");
+        let said = convert(folder.write().path(), &to("f16")).unwrap_err().to_string();
+        assert!(said.contains(tensor) && said.contains("is missing"), "{name}: {said}");
+    }
+}
+
+/// Nemotron's published form of the kinds, and infinity as Python writes it.
+#[test]
+fn older_configurations_give_the_same_file() {
+    let new = folder("nemotron-h");
+    let (want, ..) = convert(new.write().path(), &to("f16")).unwrap();
+    let mut old = new;
+    let config = old.config.as_object_mut().unwrap();
+    config.remove("layers_block_type");
+    config.insert("hybrid_override_pattern".into(), json!("M-*M-"));
+    let dir = old.write();
+    let text = old.config.to_string().replace("{\"__float__\":\"Infinity\"}", "Infinity");
+    assert!(text.contains("0.0,Infinity"), "{text}");
+    fs::write(dir.path().join("config.json"), text).unwrap();
+    let (got, ..) = convert(dir.path(), &to("f16")).unwrap();
+    for info in want.tensors() {
+        let ours = got.find(&info.name).unwrap();
+        assert!(got.raw_bytes(ours).unwrap() == want.raw_bytes(info).unwrap(), "{}", info.name);
+    }
+    let keys = |gguf: &Gguf| -> Vec<(String, String)> {
+        let nemotron = gguf.metadata().iter().filter(|(key, _)| key.starts_with("nemotron_h"));
+        nemotron.map(|(key, value)| (key.to_owned(), format!("{value:?}"))).collect()
+    };
+    assert_eq!(keys(&got), keys(&want));
+    fs::write(dir.path().join("config.json"), "{\"a\": Infinit}").unwrap();
+    let said = convert(dir.path(), &to("f16")).unwrap_err().to_string();
+    assert!(said.contains("not valid JSON"), "{said}");
+}
