@@ -7,7 +7,7 @@ use ggml_types::types::REGISTRY;
 use sterna::backend::Backend;
 use sterna::program::{
     Act, ActQuant, Embed, Expert, Experts, FfnIn, Gating, Groups, Linear, Logits, NormAdd, NormKind, ProjAdd,
-    Routing, Row, RowsOf, Step,
+    Routing, Row, RowsOf, Step, Xielu,
 };
 use support::case::{
     Case, Numbers, StepCase, backend, backends, backends_alternating, cpus, few_backends, limits, rows,
@@ -472,6 +472,27 @@ fn feed_forward_of_every_activation() {
                     }
                 }
             }
+        }
+    }
+}
+
+/// Apertus's activation function, alone and as a gate: on the CPU, and rejected by name elsewhere.
+#[test]
+fn feed_forward_with_xielu() {
+    let act = Act::Xielu(Xielu { positive: 0.7, negative: 1.3, beta: 0.5, eps: -1e-6 });
+    for with_gate in [false, true] {
+        let (dim, ffn_dim, n_rows) = (256, 75, 7);
+        let mut case = Case::new(&format!("ffn_in with xIELU, gate: {with_gate}"), limits(n_rows + 1, 1, 1));
+        let (x, h) = (case.buf("x", dim), case.buf("h", ffn_dim));
+        let gate = with_gate.then(|| case.linear_with_bias(ty("f16"), ffn_dim, dim, ActQuant::None));
+        let up = case.linear_with_bias(ty("f16"), ffn_dim, dim, ActQuant::None);
+        case.p.push("ffn_in", FfnIn { gate, ..FfnIn::plain(x, None, up, act, h) });
+        let inputs = vec![(x, case.numbers.values(n_rows * dim))];
+        let step = StepCase { rows: single(n_rows), stages: 0..1, inputs, read: vec![h] };
+        case.check(cpus(&[1, 4]), &shuffled_pages(1, 1), &[step]);
+        for device in simt(1).into_iter().chain(backend("wgpu", 1)) {
+            let message = device.plan(&case.p).map(drop).expect_err("no kernels").to_string();
+            assert!(message.contains("xIELU runs only on the CPU"), "{message}");
         }
     }
 }

@@ -34,7 +34,11 @@ fn names(gguf: &Gguf) -> (BTreeSet<(String, usize)>, BTreeSet<String>) {
 
 /// Checkpoint, llama.cpp's file of the architecture, and keys that it does not have.
 const CASES: [(&str, &str, &[&str]); 5] = [
-    ("glm4-moe-lite", "deepseek2/tiny-f16.gguf", &[".expert_shared_feed_forward_length", ".nextn_predict_layers"]),
+    (
+        "glm4-moe-lite",
+        "deepseek2/tiny-f16.gguf",
+        &[".expert_shared_feed_forward_length", ".nextn_predict_layers"],
+    ),
     (
         "deepseek-v2",
         "deepseek2/tiny-lite-f16.gguf",
