@@ -36,6 +36,8 @@ pub struct Shape {
     /// Layers before the first with experts, the width of the shared experts together, and the MTP blocks
     /// after the layers, for architectures whose first layers have no experts.
     pub sparse: Option<Sparse>,
+    /// True if the checkpoint has a block for multi-token prediction (MTP) that is converted.
+    pub has_mtp: bool,
     /// Layers with a delta net, for architectures that have them.
     pub hybrid: Option<Hybrid>,
     /// Layers with a short convolution, for architectures that have them.
@@ -176,6 +178,7 @@ impl Shape {
             eps: eps.ok_or_else(|| config.wrong("rms_norm_eps", "a number above 0", None))?,
             experts,
             sparse,
+            has_mtp: false,
             hybrid,
             recurrent,
             layered,
@@ -204,6 +207,7 @@ impl Shape {
         match dim {
             Dim::Vocab => self.vocab,
             Dim::Hidden => self.hidden,
+            Dim::EmbeddingAndHidden => 2 * self.hidden,
             Dim::Q => self.n_heads * self.head_dim,
             Dim::Kv => self.n_kv_heads * self.head_dim,
             Dim::Qkv => self.len(Dim::Q) + 2 * self.len(Dim::Kv),

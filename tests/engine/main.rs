@@ -23,6 +23,7 @@ mod kv_sessions;
 mod kv_sliding;
 mod kv_state;
 mod late_masks;
+mod mtp;
 mod own_type;
 mod plan;
 mod program;
