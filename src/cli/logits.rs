@@ -10,7 +10,7 @@ use super::model_args::ModelArgs;
 use super::npy::NpyWriter;
 use super::out_file::{Partial, go_on};
 use super::{CliError, input, report};
-use crate::engine::{EngineOptions, Session};
+use crate::engine::{EngineOptions, Mtp, Session};
 
 /// Positions whose logits are in memory at a time.
 const OUTPUTS: usize = 64;
@@ -36,6 +36,10 @@ pub struct LogitsArgs {
     /// Feed one token at a time
     #[arg(long)]
     each: bool,
+    /// Write the logits of the model's block for multi-token prediction: those of position p come from the
+    /// token there and the model's row of position p - 1
+    #[arg(long, conflicts_with = "each")]
+    mtp: bool,
 }
 
 impl LogitsArgs {
@@ -47,7 +51,9 @@ impl LogitsArgs {
         let sequences = read_sequences(&self.tokens)?;
         let n_positions = sequences.iter().map(Vec::len).sum();
         let longest = sequences.iter().map(Vec::len).max().unwrap_or(0);
-        let options = EngineOptions { outputs: OUTPUTS, ..self.model.options(Some(longest))? };
+        let (mtp, drafts) = if self.mtp { (Mtp::Needed, 1) } else { (Mtp::Off, 0) };
+        let options = self.model.options(Some(longest))?;
+        let options = EngineOptions { outputs: OUTPUTS, mtp, drafts, ..options };
         let engine = self.model.load(&self.model.source()?, &options)?;
         let unwritable = |err| format!("{}: {err}", self.output.display());
         let cancel = Arc::new(AtomicBool::new(false));
@@ -62,7 +68,10 @@ impl LogitsArgs {
                 go_on(&cancel)?;
                 Ok(out.row(logits).map_err(unwritable)?)
             };
-            feed(&mut session, sequence, self.each, write)?;
+            match self.mtp {
+                true => session.mtp_logits_each(sequence, write)?,
+                false => feed(&mut session, sequence, self.each, write)?,
+            }
         }
         out.finish().map_err(unwritable)?;
         partial.rename(&self.output, true)

@@ -200,6 +200,9 @@ pub fn took(stats: &Stats, n: u32) {
     }
     if stats.drafted_tokens > 0 {
         eprint!(", {} of {} drafted tokens accepted", stats.accepted_tokens, stats.drafted_tokens);
+        let at = stats.accepted_at.0.iter().take_while(|n| **n > 0);
+        let shares: Vec<String> = at.map(|n| format!("{:.2}", *n as f64 / stats.drafts as f64)).collect();
+        eprint!(" (by position {})", if shares.is_empty() { "0".to_owned() } else { shares.join(" ") });
     }
     eprintln!();
 }

@@ -51,6 +51,9 @@ pub struct SynthArgs {
     /// Tie the output head to the embedding
     #[arg(long, value_name = "BOOL")]
     tied: Option<bool>,
+    /// Add a block for multi-token prediction (shapes of Qwen3.5)
+    #[arg(long)]
+    mtp: bool,
     /// Type of the matrices in the blocks [default: the preset's]
     #[arg(long = "type", value_name = "TYPE")]
     ty: Option<String>,
@@ -130,6 +133,7 @@ impl SynthArgs {
         }
         spec.head_dim = self.head_dim.unwrap_or(spec.head_dim);
         spec.tied = self.tied.unwrap_or(spec.tied);
+        spec.mtp = self.mtp;
         Ok(spec)
     }
 }

@@ -63,6 +63,8 @@ pub enum Dim {
     Vocab,
     /// Width of the residual stream.
     Hidden,
+    /// An embedding and a row of the residual stream, one after the other.
+    EmbeddingAndHidden,
     /// Query heads x head length.
     Q,
     /// KV heads x head length.
@@ -219,8 +221,11 @@ pub struct Architecture {
     pub expert_width: &'static str,
     /// Rules that replace those with [`Change::Stack`] if all experts of a layer are already one tensor.
     pub fused: &'static [Rule],
-    /// Prefixes of multi-token prediction (MTP) tensors, which are left out.
+    /// Prefixes of multi-token prediction (MTP) tensors.
     pub mtp: &'static [&'static str],
+    /// Tensors of the MTP block outside of its layer, which is `mtp.layers.0.` and one of
+    /// [`layer`](Self::layer); empty if MTP tensors are left out.
+    pub mtp_block: &'static [Rule],
     /// Prefixes of tensors that are not converted.
     pub unused: &'static [&'static str],
     /// Name of the output head, which a tied model lacks; empty for an encoder.
@@ -264,9 +269,9 @@ pub enum Rope {
 }
 
 use Dim::{
-    ConvInputs, DeltaChannels, DeltaHead, DeltaHeads, DeltaInputs, DeltaRates, DeltaValues, ExpertFfn,
-    ExpertGateUp, Experts, Ffn, GateUp, Head, Hidden, Kv, LayerInput, LayerInputs, One, Positions, Q, QGate,
-    Qkv, SharedFfn, Taps, Vocab,
+    ConvInputs, DeltaChannels, DeltaHead, DeltaHeads, DeltaInputs, DeltaRates, DeltaValues,
+    EmbeddingAndHidden, ExpertFfn, ExpertGateUp, Experts, Ffn, GateUp, Head, Hidden, Kv, LayerInput,
+    LayerInputs, One, Positions, Q, QGate, Qkv, SharedFfn, Taps, Vocab,
 };
 
 const fn matrix(
@@ -662,6 +667,12 @@ const QWEN35_NORMS: &[Rule] = &[
     plus_one(&["input_layernorm.weight"], "attn_norm.weight", &[Hidden]),
     plus_one(&["post_attention_layernorm.weight"], "post_attention_norm.weight", &[Hidden]),
 ];
+const QWEN35_MTP: &[Rule] = &[
+    matrix(&["fc.weight"], "nextn.eh_proj.weight", &[Hidden, EmbeddingAndHidden], Change::None),
+    plus_one(&["pre_fc_norm_embedding.weight"], "nextn.enorm.weight", &[Hidden]),
+    plus_one(&["pre_fc_norm_hidden.weight"], "nextn.hnorm.weight", &[Hidden]),
+    plus_one(&["norm.weight"], "nextn.shared_head_norm.weight", &[Hidden]),
+];
 /// The rows of each query head are followed by its gate's, in both formats.
 const GATED_ATTENTION: &[Rule] = &[
     matrix(&["self_attn.q_proj.weight"], "attn_q.weight", &[QGate, Hidden], Change::None),
@@ -753,6 +764,7 @@ const LLAMA: Architecture = Architecture {
     expert_width: "moe_intermediate_size",
     fused: &[],
     mtp: &[],
+    mtp_block: &[],
     unused: &[],
     head: "lm_head.weight",
     head_factors: None,
@@ -786,6 +798,7 @@ const QWEN35: Architecture = Architecture {
     layer: &[QWEN35_NORMS, GATED_ATTENTION, ATTN_OTHERS, MLP],
     delta: &[QWEN35_NORMS, DELTA_NET, MLP],
     mtp: &["mtp.", "model.mtp."],
+    mtp_block: QWEN35_MTP,
     sections: true,
     rope: Rope::Base,
     // Defaults of Qwen3_5TextConfig.
@@ -1004,6 +1017,7 @@ static ARCHITECTURES: &[Architecture] = &[
         layer: &[QWEN35_NORMS, GATED_ATTENTION, ATTN_OTHERS, EXPERTS, SHARED_EXPERT],
         delta: &[QWEN35_NORMS, GROUPED_DELTA_NET, EXPERTS, SHARED_EXPERT],
         fused: FUSED_EXPERTS,
+        mtp_block: &[],
         sections: false,
         ..QWEN35
     },

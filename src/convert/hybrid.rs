@@ -86,8 +86,8 @@ impl Hybrid {
         2 * self.n_key_heads * self.head_dim
     }
 
-    /// Writes the keys with the architecture's prefix.
-    pub fn write(&self, mut set: impl FnMut(&str, Value)) {
+    /// Writes the keys with the architecture's prefix. An MTP block has attention.
+    pub fn write(&self, has_mtp: bool, mut set: impl FnMut(&str, Value)) {
         let count = |n: usize| Value::U32(n as u32);
         set("ssm.conv_kernel", count(TAPS));
         set("ssm.state_size", count(self.head_dim));
@@ -95,7 +95,8 @@ impl Hybrid {
         set("ssm.time_step_rank", count(self.n_heads));
         set("ssm.inner_size", count(self.n_heads * self.head_dim));
         if let Some(listed) = &self.listed {
-            let values: Vec<Value> = listed.iter().copied().map(Value::Bool).collect();
+            let blocks = listed.iter().copied().chain(has_mtp.then_some(false));
+            let values: Vec<Value> = blocks.map(Value::Bool).collect();
             let listed = Array::from_values(ValueType::Bool, &values);
             set("attention.recurrent_layers", Value::Array(listed));
         }

@@ -207,7 +207,8 @@ impl Converter {
             }
             None => return Err(ConvertError::tensor(embedding, "is missing")),
         };
-        let shape = Shape::read(&config, arch, rows)?;
+        let has_mtp = named.get(tensors::MTP).is_some();
+        let shape = Shape { has_mtp, ..Shape::read(&config, arch, rows)? };
         let mut notes: Vec<String> = checkpoint.note().into_iter().collect();
         // Models with such norms are rounded by BitNet's rule, although their configurations do not say so.
         let has_input_norms = named.get(&format!("{}0.mlp.up_proj.norm.weight", arch.layers)).is_some();

@@ -37,7 +37,10 @@ pub fn write(
     card::write(&front, n_weights, metadata);
     let mut set = |key: &str, value: Value| metadata.set(format!("{name}.{key}"), value);
     let count = |n: usize| Value::U32(n as u32);
-    set("block_count", count(shape.n_layers));
+    set("block_count", count(shape.n_layers + usize::from(shape.has_mtp)));
+    if shape.has_mtp {
+        set("nextn_predict_layers", count(1));
+    }
     set("context_length", count(shape.n_ctx));
     set("embedding_length", count(shape.hidden));
     if let Some(ffn) = shape.ffn {
@@ -161,7 +164,7 @@ pub fn write(
         set("expert_shared_feed_forward_length", count(ffn));
     }
     if let Some(hybrid) = &shape.hybrid {
-        hybrid.write(&mut set);
+        hybrid.write(shape.has_mtp, &mut set);
     }
     if let Some(recurrent) = &shape.recurrent {
         recurrent.write([shape.n_kv_heads, shape.ffn.unwrap_or(0), shape.vocab], &mut set);

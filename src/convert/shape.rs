@@ -39,6 +39,8 @@ pub struct Shape {
     pub sparse: Option<Sparse>,
     /// Width of a shared expert that has a share per row.
     pub shared_ffn: Option<usize>,
+    /// True if the checkpoint has a block for multi-token prediction (MTP) that is converted.
+    pub has_mtp: bool,
     /// Layers with a delta net, for architectures that have them.
     pub hybrid: Option<Hybrid>,
     /// Layers with a short convolution or Mamba-2, for architectures that have them.
@@ -237,6 +239,7 @@ impl Shape {
             experts,
             sparse,
             shared_ffn,
+            has_mtp: false,
             hybrid,
             recurrent,
             latent,
@@ -269,6 +272,7 @@ impl Shape {
         match dim {
             Dim::Vocab => self.vocab,
             Dim::Hidden => self.hidden,
+            Dim::EmbeddingAndHidden => 2 * self.hidden,
             Dim::Q => self.n_heads * self.head_dim,
             Dim::Kv => self.n_kv_heads * self.head_dim,
             Dim::Qkv => self.len(Dim::Q) + 2 * self.len(Dim::Kv),

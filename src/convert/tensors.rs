@@ -129,11 +129,15 @@ impl<'a> NamedTensors<'a> {
                 n_other += 1;
                 continue;
             }
-            if arch.mtp.iter().any(|prefix| name.starts_with(prefix)) {
+            let of_mtp = arch.mtp.iter().find_map(|prefix| name.strip_prefix(prefix));
+            if of_mtp.is_some() && arch.mtp_block.is_empty() {
                 n_mtp += 1;
                 continue;
             }
-            let short = short_name(name);
+            let short = match of_mtp {
+                Some(rest) => format!("mtp.{rest}"),
+                None => short_name(name),
+            };
             // Frequencies and masks, which transformers recomputes.
             let is_mask = arch.layers == "h."
                 && [".attn.bias", ".attn.masked_bias"].iter().any(|end| short.ends_with(end));
@@ -195,6 +199,9 @@ fn mtp_note(n: usize) -> Option<String> {
     })
 }
 
+/// The tensor that every MTP block has, as the rules call it.
+pub const MTP: &str = "mtp.fc.weight";
+
 /// Ways out of errors, each with an option.
 const TEXT_ONLY: [&str; 3] = [": ", "ConvertOptions::text_only", " leaves such tensors out"];
 const TERNARY: [&str; 3] = ["; ", "ConvertOptions::ternary", " absmean rounds such weights by BitNet's rule"];
@@ -255,14 +262,16 @@ pub fn plan(
             _ if recurs => arch.delta,
             _ => arch.layer,
         };
-        let is_there = |name: &&str| planner.named.get(&format!("{from}{name}")).is_some();
-        let fused = arch.fused.first().is_some_and(|rule| rule.from.iter().any(is_there));
-        let rules = rules.iter().copied().flatten().filter(|rule| !fused || rule.change != Change::Stack);
-        for rule in rules.chain(arch.fused.iter().filter(|_| fused)) {
-            out.extend(planner.one(&from, &to, rule)?);
-        }
+        planner.layer(&from, &to, rules, arch.fused, &mut out)?;
     }
     planner.shape = shape.clone();
+    if shape.has_mtp {
+        let to = format!("blk.{}.", shape.n_layers);
+        planner.layer("mtp.layers.0.", &to, arch.layer, arch.fused, &mut out)?;
+        for rule in arch.mtp_block {
+            out.extend(planner.one("mtp.", &to, rule)?);
+        }
+    }
     for rule in others {
         out.extend(planner.one("", "", rule)?);
     }
@@ -313,6 +322,24 @@ struct Planner<'a, 'b> {
 }
 
 impl Planner<'_, '_> {
+    /// Plans the tensors of a layer.
+    fn layer(
+        &mut self,
+        from: &str,
+        to: &str,
+        rules: &[&[Rule]],
+        fused: &[Rule],
+        out: &mut Vec<OutputTensor>,
+    ) -> Result<(), ConvertError> {
+        let is_there = |name: &&str| self.named.get(&format!("{from}{name}")).is_some();
+        let is_fused = fused.first().is_some_and(|rule| rule.from.iter().any(is_there));
+        let rules = rules.iter().copied().flatten().filter(|rule| !is_fused || rule.change != Change::Stack);
+        for rule in rules.chain(fused.iter().filter(|_| is_fused)) {
+            out.extend(self.one(from, to, rule)?);
+        }
+        Ok(())
+    }
+
     /// Plans the tensor of a rule, if there is one.
     fn one(&mut self, from: &str, to: &str, rule: &Rule) -> Result<Option<OutputTensor>, ConvertError> {
         let name = format!("{to}{}", rule.to);

@@ -5,8 +5,7 @@ use std::str::FromStr;
 use ggml_types::{QuantType, types};
 
 use super::error::UnknownWord;
-use sterna_model::Model;
-use sterna_program::ActQuant;
+use sterna_program::{ActQuant, Program};
 
 /// Quantisation of the inputs of a model's linear layers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -43,11 +42,10 @@ impl FromStr for ActType {
     }
 }
 
-/// Sets how the layers of a model quantise their inputs. Layers with float weights never get quantised
+/// Sets how the layers of a program quantise their inputs. Layers with float weights never get quantised
 /// inputs, and a layer that is trained with one scale per token keeps it when blocks are requested.
 /// `rounding` returns the backend's default for a weight type.
-pub fn round(model: &mut Model, how: ActType, rounding: impl Fn(&dyn QuantType) -> ActQuant) {
-    let program = &mut model.program;
+pub fn round(program: &mut Program, how: ActType, rounding: impl Fn(&dyn QuantType) -> ActQuant) {
     let floats: [&dyn QuantType; 3] = [&types::F32, &types::F16, &types::Bf16];
     for linear in program.stages.iter_mut().flat_map(|(_, stage)| stage.linears_mut()) {
         let ty = program.weights[linear.w.0 as usize].ty;

@@ -29,6 +29,8 @@ pub(super) struct Shared {
     pub n_ctx: usize,
     /// Maximum number of drafted tokens per step.
     pub drafts: usize,
+    /// Bytes that the MTP block reads per drafted token, if it is loaded.
+    pub mtp_cost: Option<u64>,
     pub backend_name: &'static str,
     pub device: String,
     pub threads: usize,
@@ -51,6 +53,11 @@ impl Engine {
         }
         let tokenizer = Tokenizer::from_gguf(&shared.gguf, TokenizerOptions { pre: shared.tokenizer_pre })?;
         Ok(shared.tokenizer.get_or_init(|| tokenizer))
+    }
+
+    /// True if the model's MTP block is loaded ([`EngineOptions::mtp`](super::EngineOptions::mtp)).
+    pub fn has_mtp(&self) -> bool {
+        self.shared.mtp_cost.is_some()
     }
 
     /// The model's hyperparameters.

@@ -6,9 +6,9 @@ use bytes::Bytes;
 use ggml_types::{HostTensor, QuantType, types};
 
 use super::error::{Error, UnknownWord};
+use sterna_gguf::FileTensor;
 use sterna_host::in_parallel;
-use sterna_model::Model;
-use sterna_program::{Stage, Weight};
+use sterna_program::{Program, Stage, Weight};
 
 /// Type of the output head.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -58,14 +58,17 @@ impl FromStr for HeadType {
 
 const TASK_ROWS: usize = 64;
 
-/// Declares the head of a model as another type. The file tensor is not changed: [`encoded`] creates the
+/// Declares the head of a program as another type. The file tensor is not changed: [`encoded`] creates the
 /// bytes. If the embedding table also serves as the head, the head becomes a separate weight.
 ///
 /// # Errors
 /// [`Error::Option`] if the type cannot hold the head's rows.
-pub fn retype(model: &mut Model, head_type: HeadType) -> Result<(), Error> {
+pub fn retype(
+    program: &mut Program,
+    weights: &mut Vec<FileTensor>,
+    head_type: HeadType,
+) -> Result<(), Error> {
     let Some(ty) = head_type.encoded() else { return Ok(()) };
-    let program = &mut model.program;
     let Some(head) = program.logits().map(|s| s.w.w) else { return Ok(()) };
     let decl = program.weight_decl(head).clone();
     if decl.ty.is(ty) {
@@ -88,7 +91,7 @@ pub fn retype(model: &mut Model, head_type: HeadType) -> Result<(), Error> {
             s.w.w = own;
         }
     }
-    model.weights.push(model.weights[head.0 as usize].clone());
+    weights.push(weights[head.0 as usize].clone());
     Ok(())
 }
 

@@ -15,10 +15,11 @@ use super::handle::Engine;
 use super::handle::Shared;
 use super::head::HeadType;
 use super::key_stats;
+use super::mtp::{Block, Mtp};
 use super::pages::{Pages, SLOTS, Sliding, exact_pages_for, pages_for};
-use super::pool::Pooler;
+use super::pool::{Pooler, RowNorm};
 use super::runner::{Runner, RunnerSlot};
-use super::{act, head};
+use super::{act, head, mtp};
 use sterna_backend::{
     self as backend, Backend, BackendError, DeviceMemory, DeviceOptions, Plan, WeightBytes, WeightId,
     WeightRows,
@@ -26,7 +27,7 @@ use sterna_backend::{
 use sterna_gguf::{Access, FileTensor, Gguf, GgufError, OpenOptions, Source};
 use sterna_host::in_parallel;
 use sterna_model as model;
-use sterna_model::{Hyper, Model, ModelError, Options, Pooling};
+use sterna_model::{Hyper, Model, ModelError, MtpBlock, Options, Pooling};
 use sterna_program::{ActQuant, KvWindow, Limits, Linear, Logits, Part, Program, Weight, WeightDecl};
 use sterna_tokenizer::{PreTokenizer, TokenizerOptions};
 
@@ -58,6 +59,9 @@ pub struct EngineOptions {
     /// over its sequences; 0 disables drafting. Each takes a row of logits, and in models with recurrent
     /// states each sequence takes one more slot.
     pub drafts: usize,
+    /// Use of the multi-token prediction (MTP) block, for [`MtpDrafts`](super::MtpDrafts). Only with drafts;
+    /// a block that is not used is not loaded.
+    pub mtp: Mtp,
     /// Maximum number of sequences with pages: sessions, or running sequences of a [`Batch`](super::Batch).
     pub n_seqs: usize,
     /// Positions in the KV cache for all sequences together; `None` is `n_ctx` for each of `n_seqs`. With
@@ -139,6 +143,7 @@ impl Default for EngineOptions {
             batch: 512,
             outputs: 1,
             drafts: 0,
+            mtp: Mtp::Off,
             n_seqs: 1,
             kv_positions: None,
             checkpoints: None,
@@ -268,17 +273,21 @@ impl Engine {
         if gguf.is_header() {
             return Err(GgufError::HeaderOnly.into());
         }
-        let (Model { mut program, weights, hyper, pooling, notes: of_file }, n_ctx) =
-            build(&gguf, options, |ty| backend.default_act_quant(ty))?;
-        let plan = whole_plan(&*backend, &program)?;
+        let (model, n_ctx) = build(&gguf, options, |ty| backend.default_act_quant(ty))?;
+        let plan = plan_of(&model, &*backend)?;
         fits(&plan, n_ctx)?;
+        let Model { mut program, weights, hyper, pooling, mtp, notes: of_file } = model;
         let pooler = Pooler::read(&pooling, &weights, options.pooling)?;
+        let norm = RowNorm::read(&pooling.norm, &weights)?;
         let ids = upload(&mut *backend, weights, &program, options.n_threads(), progress)?;
         if key_stats::are_missing(&program) {
             let tokenizer = TokenizerOptions { pre: options.tokenizer_pre };
             key_stats::add_bases(&mut program, &gguf, tokenizer, &mut *backend, &ids)?;
         }
         let exec = backend.compile(&program, &ids)?;
+        let threads = options.n_threads();
+        let block =
+            mtp.map(|mtp| load_block(&mut *backend, mtp, (&program, &ids), norm, threads)).transpose()?;
 
         notes.extend(backend.note());
         let (backend_name, device) = (backend.name(), backend.device());
@@ -296,7 +305,8 @@ impl Engine {
             threads: options.n_threads(),
             tokenizer_pre: options.tokenizer_pre,
             tokenizer: OnceLock::new(),
-            runner_slot: RunnerSlot::new(Runner::new(backend, exec, pages, &program)),
+            mtp_cost: block.as_ref().map(|block| block.cost),
+            runner_slot: RunnerSlot::new(Runner::new(backend, exec, pages, &program, block)),
             pooler,
             adapters: options.adapters.clone(),
             gguf,
@@ -331,6 +341,27 @@ pub fn upload(
         progress(Progress { done_bytes, total_bytes });
     }
     Ok(ids)
+}
+
+/// Uploads those weights of the MTP block that the model does not have, and compiles its program. `norm` is
+/// that of the model's last layer.
+fn load_block(
+    backend: &mut dyn Backend,
+    block: MtpBlock,
+    (trunk, ids): (&Program, &[WeightId]),
+    norm: RowNorm,
+    threads: usize,
+) -> Result<Block, Error> {
+    backend.prepare(&block.program)?;
+    let mut own = Vec::with_capacity(block.weights.len());
+    for (tensor, decl) in block.weights.iter().cloned().zip(&block.program.weights) {
+        own.push(match mtp::shared(decl, trunk) {
+            Some(Weight(at)) => ids[at as usize],
+            None => backend.upload_rows(&Checked { tensor, decl, threads }).map_err(of_weight)?,
+        });
+    }
+    let exec = backend.compile(&block.program, &own)?;
+    Block::new(exec, &block, norm)
 }
 
 /// A weight as a backend reads it: rows are checked and, for a re-encoded head, encoded as they are read.
@@ -398,19 +429,26 @@ fn of_weight(error: BackendError) -> Error {
 /// [`Error::Model`], [`Error::Option`]; [`Error::Backend`] with every missing kernel; [`Error::DoesNotFit`].
 pub fn plan(gguf: &Gguf, options: &EngineOptions, backend: &dyn Backend) -> Result<Plan, Error> {
     let (model, n_ctx) = build(gguf, options, |ty| backend.default_act_quant(ty))?;
-    let plan = whole_plan(backend, &model.program)?;
+    let plan = plan_of(&model, backend)?;
     fits(&plan, n_ctx)?;
     Ok(plan)
 }
 
-/// The plan of a program, including the memory of the one that measures its keys, if it needs that one.
-fn whole_plan(backend: &dyn Backend, program: &Program) -> Result<Plan, Error> {
-    let mut plan = backend.plan(program)?;
-    if key_stats::are_missing(program) {
-        let Plan { kv_bytes, bufs_bytes, .. } = backend.plan(&key_stats::program(program).0)?;
+/// The plan of a model, including its MTP block, and the program that measures its keys, if it needs that one.
+fn plan_of(model: &Model, backend: &dyn Backend) -> Result<Plan, Error> {
+    let mut plan = backend.plan(&model.program)?;
+    if key_stats::are_missing(&model.program) {
+        let Plan { kv_bytes, bufs_bytes, .. } = backend.plan(&key_stats::program(&model.program).0)?;
         plan.bufs_bytes = plan.bufs_bytes.saturating_add(kv_bytes).saturating_add(bufs_bytes);
     }
-    Ok(plan)
+    let Some(mtp) = &model.mtp else { return Ok(plan) };
+    let block = backend.plan(&mtp.program)?;
+    Ok(Plan {
+        weights_bytes: plan.weights_bytes + mtp::own_bytes(&mtp.program, &model.program, block.weights_bytes),
+        kv_bytes: plan.kv_bytes + block.kv_bytes,
+        bufs_bytes: plan.bufs_bytes + block.bufs_bytes,
+        ..plan
+    })
 }
 
 /// The memory that a model would need on a backend, part by part, even if that much is not free.
@@ -422,7 +460,12 @@ pub fn memory(
     options: &EngineOptions,
     backend: &dyn Backend,
 ) -> Result<Vec<DeviceMemory>, Error> {
-    Ok(backend.memory(&build(gguf, options, |ty| backend.default_act_quant(ty))?.0.program)?)
+    let (model, _) = build(gguf, options, |ty| backend.default_act_quant(ty))?;
+    let mut devices = backend.memory(&model.program)?;
+    if let Some(mtp) = &model.mtp {
+        mtp::add_memory(&mut devices, backend.memory(&mtp.program)?, &mtp.program, &model.program);
+    }
+    Ok(devices)
 }
 
 /// A model's forward pass, without a backend.
@@ -516,7 +559,11 @@ fn build(
         let held = exact_pages_for(window, limits.seqs, pages_a_seq, limits.rows);
         limits.exact_pages = held + checkpoints * (window.newest_pages + 1);
     }
-    let mut model = Model::build(gguf, hyper, &Options { limits, k, v, window, n_ctx })?;
+    let wants_block = options.mtp != Mtp::Off && options.drafts > 0;
+    let mut model = Model::build(gguf, hyper, &Options { limits, k, v, window, n_ctx, mtp: wants_block })?;
+    if wants_block && options.mtp == Mtp::Needed && model.mtp.is_none() {
+        return Err(mtp::none_loaded());
+    }
     key_stats::add_from_file(&mut model.program, gguf.metadata())?;
     if model.program.sees_ahead() {
         for (option, codec) in [("EngineOptions::cache_type_k", k), ("EngineOptions::cache_type_v", v)] {
@@ -543,8 +590,13 @@ fn build(
         let slots = SLOTS + usize::from(options.drafts > 0);
         model.program.limits.states = slots * limits.seqs + checkpoints;
     }
-    head::retype(&mut model, options.head_type)?;
-    act::round(&mut model, options.act_type, rounding);
+    head::retype(&mut model.program, &mut model.weights, options.head_type)?;
+    act::round(&mut model.program, options.act_type, &rounding);
+    if let Some(MtpBlock { program, weights, .. }) = &mut model.mtp {
+        program.limits = Limits { sliding_pages: 0, states: 0, ..model.program.limits };
+        head::retype(program, weights, options.head_type)?;
+        act::round(program, options.act_type, rounding);
+    }
     options.adapters.iter().try_for_each(|adapter| adapter.attach(gguf, &mut model))?;
     Ok((model, n_ctx))
 }

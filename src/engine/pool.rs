@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::error::Error;
 use sterna_gguf::FileTensor;
 use sterna_model::{Dense, ModelError, Pooling, PoolingHead};
-use sterna_program::NormKind;
+use sterna_program::{Norm, NormKind};
 
 /// The pooling and the layers after it, with their weights.
 pub(super) struct Pooler {
@@ -18,7 +18,8 @@ pub(super) struct Pooler {
     sees_ahead: bool,
 }
 
-struct RowNorm {
+/// A norm that the host applies to rows of the residual stream.
+pub(super) struct RowNorm {
     kind: NormKind,
     /// `[dim]`.
     weight: Vec<f32>,
@@ -70,13 +71,7 @@ impl Pooler {
             }
             _ => None,
         };
-        let of_norm = |w: sterna_program::Weight| floats(&weights[w.0 as usize]);
-        let norm = RowNorm {
-            kind: head.norm.kind,
-            weight: of_norm(head.norm.weight)?,
-            bias: head.norm.bias.map(of_norm).transpose()?,
-            eps: head.norm.eps.into(),
-        };
+        let norm = RowNorm::read(&head.norm, weights)?;
         let dense = head.dense.iter().map(Layer::read).collect::<Result<_, _>>()?;
         Ok(Self { kind, dim: norm.weight.len(), norm, dense, rank, sees_ahead: head.sees_ahead })
     }
@@ -151,7 +146,18 @@ impl Pooler {
 }
 
 impl RowNorm {
-    fn apply(&self, x: &[f32]) -> impl Iterator<Item = f64> {
+    /// Reads the weights of a program's norm.
+    ///
+    /// # Errors
+    /// [`Error::Gguf`], [`Error::Model`] for weights that cannot be read.
+    pub fn read(norm: &Norm, weights: &[FileTensor]) -> Result<Self, Error> {
+        let of_norm = |w: sterna_program::Weight| floats(&weights[w.0 as usize]);
+        let bias = norm.bias.map(of_norm).transpose()?;
+        Ok(Self { kind: norm.kind, weight: of_norm(norm.weight)?, bias, eps: norm.eps.into() })
+    }
+
+    /// Normalises a row.
+    pub fn apply(&self, x: &[f32]) -> impl Iterator<Item = f64> {
         let len = x.len() as f64;
         let mean = match self.kind {
             NormKind::Rms => 0.0,

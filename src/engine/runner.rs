@@ -6,10 +6,11 @@
 use std::ops::Deref;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
+use super::mtp::{Block, Chain};
 use super::pages::Pages;
 use super::sequence::Sequence;
 use crate::error::Error;
-use sterna_backend::{Backend, Exec};
+use sterna_backend::{Backend, Exec, KvPage};
 use sterna_program::{Buf, PAGE, Program, Row, Sampling, Step, TokenChange};
 
 /// A backend with a compiled program, and the pages of its KV caches.
@@ -18,6 +19,8 @@ pub(super) struct Runner {
     pub exec: Exec,
     pub pages: Pages,
     pub free_slots: Vec<u32>,
+    /// The MTP block, which runs after each step on the same rows.
+    pub block: Option<Block>,
     /// `None` for a model without an output head.
     logits: Option<Buf>,
     /// The residual stream.
@@ -87,13 +90,19 @@ impl Ask {
 }
 
 impl Runner {
-    pub fn new(backend: Box<dyn Backend>, exec: Exec, pages: Pages, program: &Program) -> Self {
+    pub fn new(
+        backend: Box<dyn Backend>,
+        exec: Exec,
+        pages: Pages,
+        program: &Program,
+        block: Option<Block>,
+    ) -> Self {
         let logits = program.logits().map(|s| s.logits);
         let x = program.buf_named("x").expect("every model has a residual stream");
         let free_slots = (0..pages.table().n_seqs() as u32).rev().collect();
         let is_device = backend.runs_ahead(exec, &Sampling::GREEDY);
         let (rows, sampling, changes, page) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        Self { backend, exec, pages, free_slots, logits, x, is_device, rows, sampling, changes, page }
+        Self { backend, exec, pages, free_slots, block, logits, x, is_device, rows, sampling, changes, page }
     }
 
     /// True if runs are queued on a device while the host continues.
@@ -113,7 +122,9 @@ impl Runner {
     /// True if a step may be queued after one of about `rows` rows whose token for `seq` the host has not
     /// read yet. Running ahead gains nothing if the host is blocked for as long as such steps take.
     pub fn runs_ahead(&self, seq: &Sequence, rows: usize) -> bool {
+        // The MTP block needs the token.
         self.is_device
+            && self.block.is_none()
             && self.backend.returns_early(self.exec, rows)
             && self.picked_by(seq) == PickedBy::Device
     }
@@ -167,11 +178,38 @@ impl Runner {
             sampling: &self.sampling,
             changes: &self.changes,
         };
-        let ran = self.backend.run(self.exec, &step);
+        let ran = self.backend.run(self.exec, &step).map_err(Error::from).and_then(|()| self.fill_block());
         if ran.is_err() {
             self.rows.iter().for_each(|row| self.pages.spoil(row.seq));
         }
-        Ok(ran?)
+        ran
+    }
+
+    /// Writes the MTP block's keys and values of the rows that just ran.
+    fn fill_block(&mut self) -> Result<(), Error> {
+        let Some(block) = &mut self.block else { return Ok(()) };
+        let mut x = vec![0.0; self.rows.len() * block.dim()];
+        self.backend.read(self.exec, self.x, 0, &mut x)?;
+        block.fill(&mut *self.backend, self.pages.table(), &self.rows, x)
+    }
+
+    /// Logits of the MTP block for the rows of the last step, `[rows, n_vocab]`. The step has at most as many
+    /// rows as outputs.
+    ///
+    /// # Errors
+    /// [`Error::Backend`].
+    pub fn block_logits(&mut self, out: &mut [f32]) -> Result<(), Error> {
+        let Some(block) = &self.block else { return Ok(()) };
+        block.logits(&mut *self.backend, self.pages.table(), &self.rows, out)
+    }
+
+    /// Drafts with the MTP block.
+    ///
+    /// # Errors
+    /// [`Error::Backend`].
+    pub fn draft(&mut self, chains: &mut [Chain]) -> Result<(), Error> {
+        let Some(block) = &self.block else { return Ok(()) };
+        block.draft(&mut *self.backend, self.pages.table(), chains)
     }
 
     /// Called after a run with `n` rows of `seq`, which are in the cache now.
@@ -292,6 +330,7 @@ impl Runner {
     pub fn release_slot(&mut self, slot: u32) {
         self.pages.cut_back(slot, 0);
         self.free_slots.push(slot);
+        self.block.iter_mut().for_each(|block| block.forget(slot));
     }
 
     /// Makes `to`, which has a slot and no pages, a copy of the first `positions` positions of `from`. Full
@@ -304,6 +343,7 @@ impl Runner {
         let cached = positions.min(from.cached).min(from.tokens.len());
         to.tokens.extend_from_slice(&from.tokens[..positions]);
         to.cached = self.pages.share(source, slot, cached);
+        self.block.iter_mut().for_each(|block| block.fork(source, slot));
         let is_part = to.cached < cached && cached - to.cached < PAGE && !self.pages.has_states();
         if is_part && self.copy_page(source, slot, to.cached / PAGE, cached)? {
             to.cached = cached;
@@ -317,12 +357,47 @@ impl Runner {
         if !self.pages.has_all(from, i) || !self.pages.grow(to, cached) {
             return Ok(false);
         }
-        for (source, target) in self.pages.kv_pages(from, i).zip(self.pages.kv_pages(to, i)) {
-            self.page.resize(self.backend.page_bytes(self.exec, source), 0);
-            self.backend.read_page(self.exec, source, &mut self.page)?;
-            self.backend.write_page(self.exec, target, &self.page)?;
+        let pairs: Vec<_> = self.pages.kv_pages(from, i).zip(self.pages.kv_pages(to, i)).collect();
+        let mut page = std::mem::take(&mut self.page);
+        for (source, target) in pairs {
+            self.read_page(source, &mut page)?;
+            self.write_page(target, &page)?;
         }
+        self.page = page;
         Ok(true)
+    }
+
+    /// Bytes of a page, with that of the MTP block.
+    pub fn page_bytes(&self, page: KvPage) -> usize {
+        let of_block = self.block.as_ref().map_or(0, |block| block.page_bytes(&*self.backend, page));
+        self.backend.page_bytes(self.exec, page) + of_block
+    }
+
+    /// Copies a page to `bytes`, followed by that of the MTP block.
+    ///
+    /// # Errors
+    /// [`Error::Backend`].
+    pub fn read_page(&mut self, page: KvPage, bytes: &mut Vec<u8>) -> Result<(), Error> {
+        bytes.resize(self.page_bytes(page), 0);
+        let (own, of_block) = bytes.split_at_mut(self.backend.page_bytes(self.exec, page));
+        self.backend.read_page(self.exec, page, own)?;
+        match &self.block {
+            Some(block) => block.read_page(&mut *self.backend, page, of_block),
+            None => Ok(()),
+        }
+    }
+
+    /// Overwrites a page with the bytes of [`read_page`](Self::read_page).
+    ///
+    /// # Errors
+    /// [`Error::Backend`].
+    pub fn write_page(&mut self, page: KvPage, bytes: &[u8]) -> Result<(), Error> {
+        let (own, of_block) = bytes.split_at(self.backend.page_bytes(self.exec, page));
+        self.backend.write_page(self.exec, page, own)?;
+        match &self.block {
+            Some(block) => block.write_page(&mut *self.backend, page, of_block),
+            None => Ok(()),
+        }
     }
 }
 

@@ -4,11 +4,13 @@ use std::sync::Arc;
 
 use super::error::Error;
 use super::handle::Engine;
+use super::mtp::Chain;
 use super::pages::pages_for;
 use super::runner::{Ask, PickedBy, PickedFrom, Runner};
 use super::sampler::Sampler;
 use super::sequence::Sequence;
-use super::speculate::OwnDrafts;
+use super::speculate::{MtpDrafts, OwnDrafts, Speculation};
+use super::stats::Stats;
 use sterna_host::clock::Instant;
 use sterna_program::AdapterScale;
 use sterna_program::sampling::is_broken;
@@ -205,6 +207,26 @@ impl Session {
         Ok(token)
     }
 
+    /// As [`decode_many`](Self::decode_many), with drafts. Returns their counters. The session may end before
+    /// tokens that the last step sampled in addition.
+    ///
+    /// # Errors
+    /// As [`decode_many`](Self::decode_many); as [`Speculation::start`].
+    pub fn decode_drafted(
+        &mut self,
+        tokens: &[u32],
+        n: usize,
+        speculation: &dyn Speculation,
+    ) -> Result<Stats, Error> {
+        let is_device = self.engine.runner()?.is_device();
+        let mut drafts = OwnDrafts::start(speculation, is_device)?;
+        let mut token = self.pick(tokens, n.saturating_sub(1), false, Some(&mut drafts))?;
+        for left in (0..n.saturating_sub(1)).rev() {
+            token = self.pick(&[token], left, false, Some(&mut drafts))?;
+        }
+        Ok(drafts.stats)
+    }
+
     /// As [`decode`](Self::decode). If up to `more` tokens may follow in the same way, each fed to the model
     /// unless something ends the text, then a backend that runs ahead gets the next step before this one's
     /// token is read, or the step verifies drafted tokens. Later calls return the additional tokens.
@@ -238,7 +260,7 @@ impl Session {
                 n => self.step(self.seq.missing() + n, Ask::Verify, |_, _| Ok(())).map(|()| n),
             });
             let n = ran.inspect_err(|_| self.forget(known))?;
-            let verified = if n > 0 { Some(self.verify(keeps_logits)?) } else { None };
+            let verified = if n > 0 { Some(self.verify(keeps_logits, drafts.as_deref_mut())?) } else { None };
             if let Some(drafts) = drafts.as_deref_mut().filter(|_| tokens.len() == 1) {
                 drafts.count(n, self.seq.ahead.len(), begun.elapsed());
             }
@@ -287,7 +309,20 @@ impl Session {
             runner.trim(&mut self.seq);
             runner.draft_room(&self.seq, room.into_iter().fold(most, usize::min))
         };
-        drafts.speculator.draft(&self.seq.tokens, most, &drafts.cost, 1, &mut self.seq.draft)?;
+        match drafts.speculator.mtp {
+            None => drafts.speculator.draft(&self.seq.tokens, most, &drafts.cost, 1, &mut self.seq.draft)?,
+            Some(mtp) => {
+                let most = drafts.speculator.wanted(most, &drafts.cost, 1);
+                let mut runner = self.engine.runner()?;
+                if most > 0 && runner.pages.grow(self.slot(), self.seq.tokens.len() + most) {
+                    let mut chain = [Chain::after(&self.seq, most, mtp)];
+                    runner.draft(&mut chain)?;
+                    let [chain] = chain;
+                    self.seq.draft = chain.into_tokens();
+                }
+                drafts.speculator.drafted(self.seq.draft.len());
+            }
+        }
         if !self.seq.draft.is_empty() && !self.engine.runner()?.pages.keep_state(self.slot()) {
             self.seq.draft.clear();
         }
@@ -296,7 +331,7 @@ impl Session {
 
     /// Samples tokens from the rows of the last step: the accepted draft tokens and one more. Returns the
     /// first.
-    fn verify(&mut self, keeps_logits: bool) -> Result<u32, Error> {
+    fn verify(&mut self, keeps_logits: bool, mut drafts: Option<&mut OwnDrafts>) -> Result<u32, Error> {
         let (engine, first) = (self.engine.clone(), self.position());
         let (tokenizer, n_vocab) = (engine.tokenizer()?, engine.hyper().n_vocab);
         let mut runner = engine.runner()?;
@@ -335,6 +370,10 @@ impl Session {
                     return Err(self.broken(first - 1)?);
                 }
             };
+            let token = match (&mut drafts, seq.draft.get(i)) {
+                (Some(drafts), Some(drafted)) => drafts.forced(token, *drafted),
+                _ => token,
+            };
             match i {
                 0 => {
                     seq.picked = Some(token);
@@ -370,6 +409,58 @@ impl Session {
         self.seq.cached = 0;
         runner.trim(&mut self.seq);
         Ok(broken.into())
+    }
+
+    /// As [`logits_each`](Self::logits_each), with the logits of the model's MTP block. It predicts the same
+    /// token as the model, from the model's row of the position before.
+    ///
+    /// # Errors
+    /// As [`logits_each`](Self::logits_each); [`Error::Option`] if no block is loaded.
+    pub fn mtp_logits_each<E: From<Error>>(
+        &mut self,
+        tokens: &[u32],
+        mut each: impl FnMut(usize, &[f32]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        MtpDrafts::new(&self.engine)?;
+        self.check(tokens)?;
+        self.complete()?;
+        let n_vocab = self.engine.hyper().n_vocab;
+        let size = self.engine.max_rows().min(self.engine.max_outputs());
+        for (step, tokens) in tokens.chunks(size).enumerate() {
+            let mut logits = vec![0.0; tokens.len() * n_vocab];
+            let known = self.append(tokens);
+            let ran = self.step(tokens.len(), Ask::Nothing, |runner, _| runner.block_logits(&mut logits));
+            if let Err(err) = ran {
+                self.forget(known);
+                return Err(err.into());
+            }
+            let mut rows = logits.chunks_exact(n_vocab).enumerate();
+            rows.try_for_each(|(row, logits)| each(step * size + row, logits))?;
+        }
+        Ok(())
+    }
+
+    /// The `n` tokens that the model's MTP block drafts after the session's tokens and `next`, and the logits
+    /// of each, `[n, n_vocab]`. The session does not change. Empty if the last token was not fed by a step of
+    /// this session.
+    ///
+    /// # Errors
+    /// [`Error::Option`] if no block is loaded; [`Error::ContextFull`]; [`Error::Token`];
+    /// [`Error::OutOfPages`]; [`Error::Backend`].
+    pub fn mtp_draft(&mut self, next: u32, n: usize) -> Result<(Vec<u32>, Vec<f32>), Error> {
+        MtpDrafts::new(&self.engine)?;
+        self.check(&vec![next; n])?;
+        self.complete()?;
+        let (slot, position) = (self.slot(), self.position());
+        let mut runner = self.engine.runner()?;
+        if !runner.pages.grow(slot, position + n) {
+            let (need, free) = (pages_for(position + n), runner.pages.n_free());
+            return Err(Error::OutOfPages { need, free });
+        }
+        let mut chain = [Chain::with_logits(slot, (position, next), n)];
+        runner.draft(&mut chain)?;
+        let [chain] = chain;
+        Ok(chain.into_logits())
     }
 
     /// Drops every token from `position` on. Later tokens are then as if the session had never gone further.

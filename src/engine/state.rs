@@ -171,8 +171,9 @@ impl Engine {
         if let Some(kv) = shared.program.kvs.first() {
             // Earlier builds subtracted one mean from all keys of a sequence, and saved the bare name.
             let means = kv.k.key_mean(KvSide::Keys, kv.head_dim).map_or("", |_| " (means of pages)");
+            let of_block = if self.has_mtp() { ", also of the MTP block" } else { "" };
             form.extend([
-                ("keys as", format!("{}{means}", kv.k.name())),
+                ("keys as", format!("{}{means}{of_block}", kv.k.name())),
                 ("values as", kv.v.name().to_owned()),
             ]);
             if let Some(sum) = bases_sum(&shared.program) {
@@ -243,8 +244,7 @@ pub(super) fn head(
 
 /// Copies a page to `bytes`.
 pub(super) fn read_page(runner: &mut Runner, page: KvPage, bytes: &mut Vec<u8>) -> Result<(), Error> {
-    bytes.resize(runner.backend.page_bytes(runner.exec, page), 0);
-    Ok(runner.backend.read_page(runner.exec, page, bytes)?)
+    runner.read_page(page, bytes)
 }
 
 /// Reads a page from a file, with `bytes` as the buffer.
@@ -254,9 +254,9 @@ pub(super) fn write_page(
     bytes: &mut Vec<u8>,
     from: &mut impl Read,
 ) -> Result<(), Error> {
-    bytes.resize(runner.backend.page_bytes(runner.exec, page), 0);
+    bytes.resize(runner.page_bytes(page), 0);
     fill(from, bytes)?;
-    Ok(runner.backend.write_page(runner.exec, page, bytes)?)
+    runner.write_page(page, bytes)
 }
 
 /// Reads the saved pages at index `i` of `slot` from a file. Those that the slot does not have are skipped.
@@ -273,7 +273,7 @@ pub(super) fn write_pages(
         match held.get(kind) {
             Some(page) => write_page(runner, page.into(), bytes, from)?,
             None => {
-                bytes.resize(runner.backend.page_bytes(runner.exec, PageRef { kind, id: 0 }.into()), 0);
+                bytes.resize(runner.page_bytes(PageRef { kind, id: 0 }.into()), 0);
                 fill(from, bytes)?;
             }
         }

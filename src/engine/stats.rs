@@ -2,6 +2,23 @@
 
 use std::time::Duration;
 
+/// Number of drafts whose token at each position was accepted, from the first token on. Later positions than
+/// the last are counted there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AcceptedAt(pub [u64; 16]);
+
+impl AcceptedAt {
+    /// Counts an accepted token at a position of its draft.
+    pub(super) fn add(&mut self, at: usize) {
+        self.0[at.min(self.0.len() - 1)] += 1;
+    }
+
+    /// Adds the counts of other drafts.
+    pub fn add_all(&mut self, other: &Self) {
+        self.0.iter_mut().zip(other.0).for_each(|(sum, n)| *sum += n);
+    }
+}
+
 /// Counters and times of one generation.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Stats {
@@ -19,6 +36,8 @@ pub struct Stats {
     pub drafted_tokens: usize,
     /// Accepted draft tokens: each is a generated token that needed no step of its own.
     pub accepted_tokens: usize,
+    /// The same by position in the draft.
+    pub accepted_at: AcceptedAt,
     /// Time from the first token until the last.
     pub generate_time: Duration,
     /// Bytes read by the steps after the prompt: weights and KV cache. In a batch every sequence counts the
@@ -36,6 +55,7 @@ impl Stats {
         self.drafts += other.drafts;
         self.drafted_tokens += other.drafted_tokens;
         self.accepted_tokens += other.accepted_tokens;
+        self.accepted_at.add_all(&other.accepted_at);
         self.generate_time += other.generate_time;
         self.generate_bytes += other.generate_bytes;
     }

@@ -119,6 +119,24 @@ impl FileTensor {
         Self { name, rows, data, start: 0, ..self.clone() }
     }
 
+    /// The first or the second half of each row, as a separate tensor with its own name. Rows are copied when
+    /// they are read. `None` for a type whose rows depend on each other or whose blocks cross the middle.
+    pub fn half_rows(&self, name: String, second: bool) -> Option<Self> {
+        let (row_bytes, all) = self.sizes().ok()?;
+        let half_bytes = self.ty.row_bytes(self.cols / 2).ok()?;
+        let divides = self.cols.is_multiple_of(2) && 2 * half_bytes == row_bytes;
+        if !divides || self.ty.rows_together() != 1 || all != self.rows * row_bytes {
+            return None;
+        }
+        let first = self.start + if second { half_bytes as u64 } else { 0 };
+        let halves = (0..self.rows).map(|row| (first + (row * row_bytes) as u64, half_bytes));
+        let data = match self.data.source() {
+            Some(source) => Data::Source(Arc::new(Gathered::new(source, halves))),
+            None => Data::Header,
+        };
+        Some(Self { name, cols: self.cols / 2, data, start: 0, ..self.clone() })
+    }
+
     /// Offset of rows in the file, and their size in bytes.
     fn stretch(&self, rows: &Range<usize>, row_bytes: usize) -> (u64, usize) {
         let together = self.ty.rows_together();
@@ -162,6 +180,19 @@ mod tests {
             assert_eq!((part.as_slice(), source.file_bytes()), (&want[9..14], 16));
             assert!(source.read_at(start + 4, &mut part).is_err());
         }
+    }
+
+    #[test]
+    fn halves_of_rows_are_read_row_by_row() {
+        let file = Bytes::from((0..32_u8).collect::<Vec<u8>>());
+        let tensor = FileTensor::new("w".into(), &types::F16, [3, 4], (Data::Bytes(file), 2)).unwrap();
+        let [first, second] = [false, true].map(|second| tensor.half_rows("h".into(), second).unwrap());
+        assert_eq!((first.rows, first.cols), (3, 2));
+        let want: Vec<u8> = [2..6, 10..14, 18..22].into_iter().flatten().collect();
+        assert_eq!(first.read().unwrap().bytes, want);
+        assert_eq!(second.read_rows(1..3).unwrap().bytes, [14, 15, 16, 17, 22, 23, 24, 25][..]);
+        let blocks = FileTensor { ty: &types::Q8_0, cols: 32, rows: 1, ..tensor };
+        assert!(blocks.half_rows("h".into(), false).is_none());
     }
 
     /// For every type, rows that are read separately decode as in the whole tensor.

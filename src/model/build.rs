@@ -37,6 +37,21 @@ impl Mixture {
     pub const MAX_WIDTH: usize = 1 << 24;
 }
 
+/// An MTP block as a program with a KV cache of its own. The caller writes [`hidden`](Self::hidden) before
+/// each step.
+#[derive(Clone, Debug)]
+pub struct MtpBlock {
+    /// The forward pass; its buffer `x` is the residual stream. Weights that the trunk also has are declared
+    /// with the same names.
+    pub program: Program,
+    /// `weights[i]` is the file tensor for `program.weights[i]`, not yet read.
+    pub weights: Vec<FileTensor>,
+    /// In: the normalised row of the position before each row, `[rows, dim]`.
+    pub hidden: Buf,
+    /// Number of first stages after which a step has written the KV cache.
+    pub n_fill: usize,
+}
+
 /// A program that is being built, and the file it is built from.
 #[derive(Debug)]
 pub struct Builder<'a> {
@@ -59,6 +74,8 @@ pub struct Builder<'a> {
     table: Option<Weight>,
     /// Norm of the last layer's output, in models without a head.
     last_norm: Option<Norm>,
+    /// The MTP block, once it is built.
+    mtp: Option<MtpBlock>,
 }
 
 impl<'a> Builder<'a> {
@@ -84,6 +101,7 @@ impl<'a> Builder<'a> {
             layers,
             table: None,
             last_norm: None,
+            mtp: None,
         })
     }
 
@@ -130,6 +148,73 @@ impl<'a> Builder<'a> {
                 Err(wrong(&tensor.name, want, got))
             }
         }
+    }
+
+    /// The MTP block, if it was built.
+    pub(super) fn take_mtp(&mut self) -> Option<MtpBlock> {
+        self.mtp.take()
+    }
+
+    /// True if the program of the MTP block is requested.
+    pub(super) fn wants_mtp(&self) -> bool {
+        self.options.mtp
+    }
+
+    /// Builds the program of the MTP block: `build` declares its weights and pushes its stages, and returns
+    /// [`MtpBlock::hidden`] and [`MtpBlock::n_fill`].
+    ///
+    /// # Errors
+    /// Any error of `build`.
+    pub(super) fn mtp_block(
+        &mut self,
+        build: impl FnOnce(&mut Self) -> Result<(Buf, usize), ModelError>,
+    ) -> Result<(), ModelError> {
+        let program = Program::new(format!("{} (MTP block)", self.hyper.architecture), self.options.limits);
+        let trunk = (
+            std::mem::replace(&mut self.program, program),
+            std::mem::take(&mut self.weights),
+            std::mem::take(&mut self.bases),
+        );
+        let built = build(self);
+        let (program, weights, bases) = trunk;
+        let program = std::mem::replace(&mut self.program, program);
+        let weights = std::mem::replace(&mut self.weights, weights);
+        self.bases = bases;
+        let (hidden, n_fill) = built?;
+        self.mtp = Some(MtpBlock { program, weights, hidden, n_fill });
+        Ok(())
+    }
+
+    /// True if linear layers of the file have rotated inputs.
+    pub(super) fn is_rotated(&self) -> bool {
+        self.hadamard.is_some()
+    }
+
+    /// A [`projection`](Self::projection) of two vectors of `inputs` elements, one after the other, as the
+    /// layers of each, whose products are added.
+    ///
+    /// # Errors
+    /// [`ModelError::Tensor`] if it is missing, of another shape, or of a type whose rows have no halves.
+    pub(super) fn of_two(
+        &mut self,
+        stem: &str,
+        outputs: usize,
+        inputs: usize,
+    ) -> Result<[Linear; 2], ModelError> {
+        let name = format!("{stem}.weight");
+        let whole = self.tensor(&name, outputs, 2 * inputs)?;
+        let scale = self.scales(stem, 1)?[0];
+        let mut half = |which: &str, second: bool| -> Result<Linear, ModelError> {
+            let half = whole.half_rows(format!("{name} {which} half"), second).ok_or_else(|| {
+                let want = format!("a type whose rows of {} can be divided in the middle", 2 * inputs);
+                wrong(&name, want, whole.ty.name().to_owned())
+            })?;
+            let w = self.declare(half);
+            self.program.weights[w.0 as usize].part_of =
+                Some(PartOf { tensor: name.clone(), rows: vec![0..outputs] });
+            Ok(Linear { scale, ..Linear::of(w) })
+        };
+        Ok([half("first", false)?, half("second", true)?])
     }
 
     /// Adds a note on the file for the user: one sentence.

@@ -38,6 +38,7 @@ pub mod mellum;
 pub mod minicpm;
 pub mod mistral3;
 mod mixer;
+mod mtp;
 pub mod nemotron_h;
 pub mod olmo2;
 pub mod phi3;
@@ -58,7 +59,7 @@ use std::cmp::Reverse;
 
 use ggml_types::{KvCodec, QuantError};
 
-pub use build::Builder;
+pub use build::{Builder, MtpBlock};
 pub use hyper::{Hyper, LayerHyper};
 pub use pooling::{Dense, Pooling, PoolingHead, RankHead};
 pub use windows::Windows;
@@ -134,12 +135,14 @@ pub struct Options {
     pub window: KvWindow,
     /// Maximum context in positions: some models choose their rotary frequencies by it.
     pub n_ctx: usize,
+    /// True if the program of the multi-token prediction (MTP) block is built, too, if the file has one.
+    pub mtp: bool,
 }
 
 impl Options {
     /// Options for sequences that may use every page, with the default window of windowed codecs.
     pub fn new(limits: Limits, k: &'static dyn KvCodec, v: &'static dyn KvCodec) -> Self {
-        Self { limits, k, v, window: KvWindow::default(), n_ctx: limits.pages * PAGE }
+        Self { limits, k, v, window: KvWindow::default(), n_ctx: limits.pages * PAGE, mtp: false }
     }
 }
 
@@ -154,6 +157,8 @@ pub struct Model {
     pub hyper: Hyper,
     /// Pooling to an embedding or a score.
     pub pooling: PoolingHead,
+    /// The MTP block, if the file has one and [`Options::mtp`] requests it.
+    pub mtp: Option<MtpBlock>,
     /// Notes on this file for the user, one sentence each.
     pub notes: Vec<String>,
 }
@@ -172,12 +177,14 @@ impl Model {
         let mut builder = Builder::new(gguf, hyper.clone(), options)?;
         (architecture.build)(&mut builder)?;
         let pooling = PoolingHead::read(&mut builder)?;
+        let mtp = builder.take_mtp();
         let (program, weights, notes) = builder.finish()?;
         // Pooling reads the norm; a program with logits uses it, too.
         let by_host: Vec<Weight> =
             [Some(pooling.norm.weight), pooling.norm.bias].into_iter().flatten().collect();
         program.check_all_named(&by_host)?;
-        Ok(Self { program, weights, hyper, pooling, notes })
+        mtp.iter().try_for_each(|block| block.program.check_all_named(&[]))?;
+        Ok(Self { program, weights, hyper, pooling, mtp, notes })
     }
 }
 

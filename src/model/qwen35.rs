@@ -3,7 +3,8 @@
 //!
 //! In files the rows of the delta net's values are ordered so that value head `h` belongs to key head
 //! `h % n_key_heads`, and in attention's queries each head's part of the gate follows its query. Norm weights
-//! are stored ready to multiply. Multi-token prediction (MTP) blocks after the trunk are not supported.
+//! are stored ready to multiply. A multi-token prediction (MTP) block after the trunk is a layer with gated
+//! attention.
 
 use super::build::Mixture;
 use super::{Architecture, Builder, Hyper, ModelError};
@@ -62,13 +63,7 @@ pub(super) fn hybrid(m: &mut Builder<'_>, read: ReadDelta) -> Result<(), ModelEr
     let rope = attends.then(|| rope(m, &h)).transpose()?;
 
     let x = m.embed(1.0)?;
-    let heads = rope.map(|rope| HeadBufs {
-        x,
-        rope,
-        q: m.buf("q", RowsOf::Step, q_dim),
-        gate: m.buf("gate", RowsOf::Step, q_dim),
-        y: m.buf("y", RowsOf::Step, q_dim),
-    });
+    let heads = rope.map(|rope| HeadBufs::new(m, x, rope, q_dim));
     let delta = recurs.then(|| DeltaBufs {
         x,
         u: m.buf("u", RowsOf::Step, state.channels()),
@@ -77,35 +72,50 @@ pub(super) fn hybrid(m: &mut Builder<'_>, read: ReadDelta) -> Result<(), ModelEr
         b: m.buf("b", RowsOf::Step, state.n_heads),
         o: m.buf("o", RowsOf::Step, state.n_heads * state.head_dim),
     });
-    let hidden = m.buf("h", RowsOf::Step, ffn_dim);
-
     for layer in 0..n_layers {
         match recurrent.has(layer) {
             true => delta_net(m, layer, state, read, delta.as_ref().expect("a layer recurs"))?,
             false => attention(m, layer, heads.as_ref().expect("a layer attends"))?,
         }
-        let blk = |name: &str| format!("blk.{layer}.{name}");
-        let norm = m.rms_norm(&blk("post_attention_norm"), dim)?;
-        // Name of the network that every row uses.
-        let (of_all, label) = if mixture.is_some() { ("_shexp", "shared") } else { ("", "ffn") };
-        let gate = Some(m.projection(&blk(&format!("ffn_gate{of_all}")), ffn_dim, dim)?);
-        let up = m.projection(&blk(&format!("ffn_up{of_all}")), ffn_dim, dim)?;
-        let share = match mixture {
-            Some(_) => Some(m.exact(&blk("ffn_gate_inp_shexp"), 1, dim)?),
-            None => None,
-        };
-        let ffn_in = FfnIn { gate, share, ..FfnIn::plain(x, norm.clone(), up, Act::Silu, hidden) };
-        m.push(format!("{layer}.{label}_in"), ffn_in);
-        if let Some(Mixture { n_experts, n_used, ffn_dim }) = mixture {
-            let router = m.exact(&blk("ffn_gate_inp"), n_experts, dim)?;
-            let experts = m.experts(&format!("blk.{layer}"), n_experts, ffn_dim, dim)?;
-            m.push(format!("{layer}.experts"), Experts::of(x, norm, router, experts, n_used, Act::Silu));
-        }
-        let w = m.projection(&blk(&format!("ffn_down{of_all}")), dim, ffn_dim)?;
-        m.push(format!("{layer}.{label}_out"), ProjAdd::plain(hidden, w, x));
+        feed_forward(m, layer, x, (mixture, ffn_dim))?;
     }
     let norm = m.rms_norm("output_norm", dim)?;
-    m.end(x, norm, 1.0, None)
+    m.end(x, norm, 1.0, None)?;
+    super::mtp::block(m, n_layers, |m, x| {
+        let rope = self::rope(m, &h)?;
+        let heads = HeadBufs::new(m, x, rope, q_dim);
+        attention(m, n_layers, &heads)?;
+        feed_forward(m, n_layers, x, (mixture, ffn_dim))
+    })
+}
+
+/// The network that every row uses, of `ffn_dim` columns, and a mixture of experts if the model has it.
+fn feed_forward(
+    m: &mut Builder<'_>,
+    layer: usize,
+    x: Buf,
+    (mixture, ffn_dim): (Option<Mixture>, usize),
+) -> Result<(), ModelError> {
+    let (dim, blk) = (m.hyper().dim, |name: &str| format!("blk.{layer}.{name}"));
+    let hidden = m.buf_of_width("h", ffn_dim);
+    let norm = m.rms_norm(&blk("post_attention_norm"), dim)?;
+    let (of_all, label) = if mixture.is_some() { ("_shexp", "shared") } else { ("", "ffn") };
+    let gate = Some(m.projection(&blk(&format!("ffn_gate{of_all}")), ffn_dim, dim)?);
+    let up = m.projection(&blk(&format!("ffn_up{of_all}")), ffn_dim, dim)?;
+    let share = match mixture {
+        Some(_) => Some(m.exact(&blk("ffn_gate_inp_shexp"), 1, dim)?),
+        None => None,
+    };
+    let ffn_in = FfnIn { gate, share, ..FfnIn::plain(x, norm.clone(), up, Act::Silu, hidden) };
+    m.push(format!("{layer}.{label}_in"), ffn_in);
+    if let Some(Mixture { n_experts, n_used, ffn_dim }) = mixture {
+        let router = m.exact(&blk("ffn_gate_inp"), n_experts, dim)?;
+        let experts = m.experts(&format!("blk.{layer}"), n_experts, ffn_dim, dim)?;
+        m.push(format!("{layer}.experts"), Experts::of(x, norm, router, experts, n_used, Act::Silu));
+    }
+    let w = m.projection(&blk(&format!("ffn_down{of_all}")), dim, ffn_dim)?;
+    m.push(format!("{layer}.{label}_out"), ProjAdd::plain(hidden, w, x));
+    Ok(())
 }
 
 struct HeadBufs {
@@ -114,6 +124,13 @@ struct HeadBufs {
     q: Buf,
     gate: Buf,
     y: Buf,
+}
+
+impl HeadBufs {
+    fn new(m: &mut Builder<'_>, x: Buf, rope: RopeId, q_dim: usize) -> Self {
+        let [q, gate, y] = ["q", "gate", "y"].map(|name| m.buf(name, RowsOf::Step, q_dim));
+        Self { x, rope, q, gate, y }
+    }
 }
 
 struct DeltaBufs {
@@ -193,8 +210,7 @@ fn attention(m: &mut Builder<'_>, layer: usize, bufs: &HeadBufs) -> Result<(), M
     Ok(())
 }
 
-/// The number of layers without the multi-token prediction (MTP) blocks. Their tensors are ignored, and so
-/// are those for images.
+/// The number of layers without the multi-token prediction (MTP) blocks. Tensors for images are ignored.
 fn trunk(m: &mut Builder<'_>) -> Result<usize, ModelError> {
     let n_layers = m.trunk()?;
     if m.leave_out(|name| name.starts_with("v.") || name.starts_with("mm.")) {

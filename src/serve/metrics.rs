@@ -313,6 +313,11 @@ impl Metrics {
                 let _ = writeln!(out, "{name}{own} {value}");
             }
         }
+        let name = "vllm:spec_decode_num_accepted_tokens_per_pos_total";
+        head(&mut out, name, COUNTER, "Drafted tokens accepted, by position in the draft.");
+        for (at, n) in stats.accepted_at.0.iter().enumerate().take_while(|(at, n)| *at == 0 || **n > 0) {
+            let _ = writeln!(out, "{name}{{{label}position=\"{at}\"}} {n}");
+        }
         let name = "vllm:request_success_total";
         head(&mut out, name, COUNTER, "Answers by finish reason.");
         for (reason, ended) in REASONS.iter().zip(&self.ended) {

@@ -60,6 +60,7 @@ impl Snapshot {
         stats.decode_rows += more.decode_rows;
         stats.drafts += more.drafts;
         stats.drafted_tokens += more.drafted_tokens;
+        stats.accepted_at.add_all(&more.accepted_at);
         stats.accepted_tokens += more.accepted_tokens;
         stats.preemptions += more.preemptions;
         stats.swapped_out += more.swapped_out;

@@ -53,7 +53,10 @@ pub(super) fn metadata(spec: &Spec) -> Metadata {
     set("vocab_size", spec.n_vocab);
     set("context_length", spec.n_ctx);
     set("embedding_length", spec.dim);
-    set("block_count", spec.n_layers);
+    set("block_count", spec.n_layers + usize::from(spec.mtp));
+    if spec.mtp {
+        set("nextn_predict_layers", 1);
+    }
     match spec.family {
         Family::Qwen35 { experts: Some(_), .. } => {}
         family => {
@@ -106,7 +109,8 @@ pub(super) fn metadata(spec: &Spec) -> Metadata {
     if let Some([n_key_heads, n_value_heads, state_dim]) = spec.family.delta_net() {
         let mut set = |key: &str, value: usize| out.set(format!("{architecture}.{key}"), value as u32);
         set("full_attention_interval", PERIOD);
-        let recurs: Vec<Value> = (0..spec.n_layers).map(|layer| Value::Bool(recurs(layer))).collect();
+        let recurs = (0..spec.n_layers).map(recurs).chain(spec.mtp.then_some(false));
+        let recurs: Vec<Value> = recurs.map(Value::Bool).collect();
         let listed = Array::from_values(ValueType::Bool, &recurs);
         set("ssm.conv_kernel", TAPS);
         set("ssm.state_size", state_dim);
@@ -338,6 +342,14 @@ pub(super) fn tensors(spec: &Spec) -> Vec<Tensor> {
                 out.conv_block(layer)
             }
             _ => out.block(layer),
+        }
+    }
+    if spec.mtp {
+        let blk = format!("blk.{}", spec.n_layers);
+        out.hybrid_block(&blk, false);
+        out.linear(&format!("{blk}.nextn.eh_proj"), spec.dim, 2 * spec.dim);
+        for name in ["enorm", "hnorm", "shared_head_norm"] {
+            out.norm(&format!("{blk}.nextn.{name}"), spec.dim);
         }
     }
     if spec.family == Family::Bert {

@@ -372,6 +372,8 @@ pub struct Spec {
     pub norm_eps: f32,
     /// True if the embedding is also the output head.
     pub tied: bool,
+    /// True if a block for multi-token prediction (MTP) follows the others (Qwen3.5).
+    pub mtp: bool,
     /// `tokenizer.ggml.pre`; published BitNet files do not have it.
     pub pre: Option<&'static str>,
     /// Type of the matrices in the blocks.
@@ -1059,6 +1061,7 @@ impl Preset {
             rope_base: self.rope_base,
             norm_eps: self.norm_eps,
             tied: self.tied,
+            mtp: false,
             pre: self.pre,
             ty: type_named("Spec::ty", ty.unwrap_or(usual_ty))?,
             head_ty: type_named("Spec::head_ty", head_ty.unwrap_or(usual_head_ty))?,
@@ -1113,6 +1116,12 @@ impl Spec {
             if ![n_key_heads, n_value_heads, state_dim].iter().all(|count| counts.contains(count)) {
                 return refuse("Spec::family", format!("{:?}", self.family));
             }
+        }
+        if self.mtp && !matches!(self.family, Family::Qwen35 { .. }) {
+            return refuse(
+                "Spec::mtp",
+                "want a shape of Qwen3.5 for a block for multi-token prediction".into(),
+            );
         }
         if let Family::Mamba { form: _, n_heads, n_groups, head_dim, state_dim } = self.family {
             let counts = 1..=Self::MAX_COUNT;

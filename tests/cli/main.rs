@@ -6,6 +6,7 @@ mod embed;
 mod hub;
 mod kv_report;
 mod llama_flags;
+mod mtp;
 mod other_programs;
 mod plan;
 mod program;

@@ -25,6 +25,7 @@ mod kv_sliding;
 mod kv_state;
 mod late_masks;
 mod lora;
+mod mtp;
 mod own_type;
 mod plan;
 mod program;

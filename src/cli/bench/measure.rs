@@ -6,7 +6,7 @@ use clap::ValueEnum;
 use serde::Serialize;
 
 use crate::backend::StageTime;
-use crate::engine::{Engine, Error, Sampler, SamplerOptions, Session};
+use crate::engine::{Engine, Error, MtpDrafts, Sampler, SamplerOptions, Session, Stats};
 use crate::eval::score::Mean;
 use crate::program::Program;
 use crate::program::sampling::uniform;
@@ -32,6 +32,8 @@ pub struct Test {
     pub n_depth: usize,
     /// Sampling method.
     pub sampling: Sampling,
+    /// Maximum tokens of a draft by the MTP block; 0 for none.
+    pub n_draft: usize,
 }
 
 /// Times of one test.
@@ -45,10 +47,12 @@ pub struct Measured {
     pub seconds: Vec<f64>,
     /// Bytes that one run reads, if it consists only of single-token steps.
     pub decode_bytes: Option<u64>,
+    /// Share of drafted tokens that were accepted, if any were drafted.
+    pub accepted: Option<f64>,
 }
 
 impl Test {
-    /// `pp512`, `tg128`, `pp512+tg128`, followed by ` sampled` and ` @ d4096` where they apply.
+    /// `pp512`, `tg128`, `pp512+tg128`, followed by ` mtp3`, ` sampled` and ` @ d4096` where they apply.
     pub fn name(&self) -> String {
         let mut parts = Vec::new();
         if self.n_prompt > 0 {
@@ -59,7 +63,8 @@ impl Test {
         }
         let depth = if self.n_depth > 0 { format!(" @ d{}", self.n_depth) } else { String::new() };
         let sampled = if self.sampling == Sampling::Default { " sampled" } else { "" };
-        parts.join("+") + sampled + &depth
+        let drafts = if self.n_draft > 0 { format!(" mtp{}", self.n_draft) } else { String::new() };
+        parts.join("+") + &drafts + sampled + &depth
     }
 
     /// Number of tokens that a run feeds or generates.
@@ -103,15 +108,23 @@ pub struct Taken {
     pub seconds: Vec<f64>,
     /// Bytes that one run of single-token steps reads.
     pub decode_bytes: Option<u64>,
+    /// Share of drafted tokens that were accepted, if any were drafted.
+    pub accepted: Option<f64>,
     /// Times over all runs, if stages are timed.
     pub stages: Option<Vec<StagesTime>>,
 }
 
-/// Runs a test once to warm up, then `repetitions` times.
+/// Runs a test once to warm up, then `repetitions` times. `drafts` are those of a test with drafts.
 ///
 /// # Errors
 /// Any error of the engine.
-pub fn measure(engine: &Engine, test: Test, repetitions: u32) -> Result<Taken, Error> {
+pub fn measure(
+    engine: &Engine,
+    test: Test,
+    drafts: Option<MtpDrafts>,
+    repetitions: u32,
+) -> Result<Taken, Error> {
+    let drafts = drafts.filter(|_| test.n_draft > 0);
     let mut session = engine.session()?;
     let n_vocab = engine.hyper().n_vocab;
     let token = |at: usize| ((uniform(0, at as u64) * n_vocab as f64) as u32).min(n_vocab as u32 - 1);
@@ -124,7 +137,8 @@ pub fn measure(engine: &Engine, test: Test, repetitions: u32) -> Result<Taken, E
     }
 
     // Warm-up: the prompt once, and two single steps, the second of which may be queued ahead.
-    run(&mut session, Test { n_gen: test.n_gen.min(2), ..test }, &prompt, token(0))?;
+    let mut stats = Stats::default();
+    run(&mut session, Test { n_gen: test.n_gen.min(2), ..test }, &prompt, token(0), None)?;
     let mut all: Vec<StageTime> = Vec::new();
     let mut seconds = Vec::new();
     for _ in 0..repetitions {
@@ -133,7 +147,7 @@ pub fn measure(engine: &Engine, test: Test, repetitions: u32) -> Result<Taken, E
         session.prefill(&[])?;
         let before = engine.stage_times()?.unwrap_or_default();
         let start = Instant::now();
-        run(&mut session, test, &prompt, token(0))?;
+        stats.add(&run(&mut session, test, &prompt, token(0), drafts)?);
         seconds.push(start.elapsed().as_secs_f64());
         let after = engine.stage_times()?.unwrap_or_default();
         all.resize(after.len(), StageTime::default());
@@ -142,7 +156,7 @@ pub fn measure(engine: &Engine, test: Test, repetitions: u32) -> Result<Taken, E
             sum.nanoseconds += after.nanoseconds - before.nanoseconds;
         }
     }
-    let bytes = (test.n_prompt == 0).then(|| {
+    let bytes = (test.n_prompt == 0 && test.n_draft == 0).then(|| {
         let mut of_stages = vec![0; engine.program().stages.len()];
         for position in test.n_depth..test.n_depth + test.n_gen {
             let costs = engine.decode_costs(position);
@@ -152,7 +166,9 @@ pub fn measure(engine: &Engine, test: Test, repetitions: u32) -> Result<Taken, E
     });
     let decode_bytes = bytes.as_ref().map(|of_stages| of_stages.iter().sum());
     let stages = (!all.is_empty()).then(|| by_kind(engine.program(), &all, bytes.as_deref(), repetitions));
-    Ok(Taken { seconds, decode_bytes, stages })
+    let n_drafted = stats.drafted_tokens;
+    let accepted = (n_drafted > 0).then(|| stats.accepted_tokens as f64 / n_drafted as f64);
+    Ok(Taken { seconds, decode_bytes, accepted, stages })
 }
 
 /// Sums the times of stages of the same kind with the same weight types. `bytes` are those of one run.
@@ -179,14 +195,20 @@ fn by_kind(p: &Program, times: &[StageTime], bytes: Option<&[u64]>, runs: u32) -
     kinds
 }
 
-/// One run: the prompt, or a single token, then the generated tokens.
-fn run(session: &mut Session, test: Test, prompt: &[u32], token: u32) -> Result<(), Error> {
+/// One run: the prompt, or a single token, then the generated tokens. Returns the counters of drafts.
+fn run(
+    session: &mut Session,
+    test: Test,
+    prompt: &[u32],
+    token: u32,
+    drafts: Option<MtpDrafts>,
+) -> Result<Stats, Error> {
     session.cut_back(test.n_depth);
-    match prompt {
-        [] => session.decode_many(&[token], test.n_gen)?,
-        _ => session.decode_many(prompt, 1 + test.n_gen)?,
-    };
-    Ok(())
+    let (fed, n) = if prompt.is_empty() { (&[token][..], test.n_gen) } else { (prompt, 1 + test.n_gen) };
+    match drafts {
+        Some(drafts) => session.decode_drafted(fed, n, &drafts),
+        None => session.decode_many(fed, n).map(|_| Stats::default()),
+    }
 }
 
 #[cfg(test)]
@@ -195,18 +217,22 @@ mod tests {
 
     #[test]
     fn rows_are_called_as_llama_bench_calls_them() {
-        let name = |n_prompt, n_gen, n_depth, sampling| Test { n_prompt, n_gen, n_depth, sampling }.name();
+        let name = |n_prompt, n_gen, n_depth, sampling| {
+            Test { n_prompt, n_gen, n_depth, sampling, n_draft: 0 }.name()
+        };
         assert_eq!(name(512, 0, 0, Sampling::Greedy), "pp512");
         assert_eq!(name(0, 128, 4096, Sampling::Greedy), "tg128 @ d4096");
         assert_eq!(name(0, 128, 4096, Sampling::Default), "tg128 sampled @ d4096");
         assert_eq!(name(512, 128, 0, Sampling::Greedy), "pp512+tg128");
+        let drafted = Test { n_prompt: 0, n_gen: 8, n_depth: 0, sampling: Sampling::Greedy, n_draft: 3 };
+        assert_eq!(drafted.name(), "tg8 mtp3");
     }
 
     #[test]
     fn the_rate_is_the_mean_of_rates_with_the_samples_deviation() {
-        let test = Test { n_prompt: 0, n_gen: 10, n_depth: 0, sampling: Sampling::Greedy };
+        let test = Test { n_prompt: 0, n_gen: 10, n_depth: 0, sampling: Sampling::Greedy, n_draft: 0 };
         let seconds = vec![1.0, 0.5];
-        let measured = Measured { test, threads: 1, seconds, decode_bytes: Some(100) };
+        let measured = Measured { test, threads: 1, seconds, decode_bytes: Some(100), accepted: None };
         let (mean, deviation) = measured.rate();
         assert_eq!(mean, 15.0);
         assert!((deviation - 50f64.sqrt()).abs() < 1e-12);

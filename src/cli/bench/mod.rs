@@ -10,8 +10,9 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 
 use super::CliError;
 use super::model_args::LoadArgs;
+use super::speculation_args::{MtpArgs, probability};
 use crate::backend::Profile;
-use crate::engine::EngineOptions;
+use crate::engine::{EngineOptions, MtpDrafts};
 use measure::{Measured, Sampling, StagesTime, Taken, Test, measure};
 use table::{Format, Table};
 
@@ -20,7 +21,8 @@ use table::{Format, Table};
 /// Rows: `pp512` prefills 512 random tokens and picks the next one, `tg128` decodes 128 tokens greedily, as
 /// `sterna run --temp 0` does; `pp512+tg128` is one after the other, and `@ d4096` starts with 4096 tokens in
 /// the cache. With `--sampling default`, `tg128 sampled` decodes again at temperature 0.8 with top-k 40,
-/// top-p 0.95 and min-p 0.05. Each test is run once to warm up and then -r times; t/s is the mean over the
+/// top-p 0.95 and min-p 0.05. With `--spec-type draft-mtp`, `tg128 mtp3` decodes again with drafts of up to 3
+/// tokens. Each test is run once to warm up and then -r times; t/s is the mean over the
 /// runs with its standard deviation. GB/s is the bandwidth at which weights and KV cache were read. LISTs are
 /// comma-separated.
 #[derive(Args, Debug)]
@@ -28,7 +30,8 @@ use table::{Format, Table};
   sterna bench -m model.gguf
   sterna bench -m model.gguf -p 512 -n 128 -t 1,2,4 -r 5
   sterna bench -m model.gguf -p 0 -n 128 -d 0,4096 -o json
-  sterna bench -m model.gguf -p 0 -n 0 -pg 512,128 -o csv")]
+  sterna bench -m model.gguf -p 0 -n 0 -pg 512,128 -o csv
+  sterna bench -m model.gguf -p 0 -n 128 --spec-type draft-mtp --acceptance 0.8")]
 pub struct BenchArgs {
     #[command(flatten)]
     load: LoadArgs,
@@ -54,6 +57,11 @@ pub struct BenchArgs {
     /// Sampling of generated tokens
     #[arg(long, value_name = "HOW", value_enum, default_value_t = Sampling::Greedy)]
     sampling: Sampling,
+    #[command(flatten)]
+    drafts: MtpArgs,
+    /// Accept a drafted token with this probability, whatever the model picks: for files with random weights
+    #[arg(long, value_name = "P", value_parser = probability)]
+    acceptance: Option<f32>,
     /// Numbers of threads [default: physical cores]
     #[arg(short, long, value_name = "LIST", value_delimiter = ',')]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=1024))]
@@ -89,15 +97,26 @@ impl BenchArgs {
                 batch: self.load.batch_size.min(longest),
                 ..self.load.options_on(device, Some(longest), threads)?
             };
+            // A step has rows for a draft.
+            let batch = options.batch.max(1 + self.drafts.max());
+            let options = self.drafts.with_drafts(EngineOptions { batch, ..options });
             let threads = options.n_threads();
             let engine = self.load.load(&source, &options)?;
             let table = match &mut table {
                 Some(table) => table,
                 None => table.insert(Table::begin(self.output, &engine, source.name())?),
             };
+            let drafts = match self.drafts.max() {
+                0 => None,
+                max => {
+                    let acceptance = self.acceptance.map(f64::from);
+                    Some(MtpDrafts { max, acceptance, ..MtpDrafts::new(&engine)? })
+                }
+            };
             for &test in &tests {
-                let Taken { seconds, decode_bytes, stages } = measure(&engine, test, self.repetitions)?;
-                table.row(&Measured { test, threads, seconds, decode_bytes })?;
+                let taken = measure(&engine, test, drafts, self.repetitions)?;
+                let Taken { seconds, decode_bytes, accepted, stages } = taken;
+                table.row(&Measured { test, threads, seconds, decode_bytes, accepted })?;
                 if let Some(stages) = stages {
                     eprint!("{}", profile_table(&test.name(), &stages));
                 }
@@ -113,8 +132,11 @@ impl BenchArgs {
         let mut tests = Vec::new();
         for &n_depth in &self.n_depth {
             for &(n_prompt, n_gen) in pairs.iter().filter(|pair| **pair != (0, 0)) {
-                let greedy = Test { n_prompt, n_gen, n_depth, sampling: Sampling::Greedy };
+                let greedy = Test { n_prompt, n_gen, n_depth, sampling: Sampling::Greedy, n_draft: 0 };
                 tests.push(greedy);
+                if n_gen > 0 && self.drafts.max() > 0 {
+                    tests.push(Test { n_draft: self.drafts.max(), ..greedy });
+                }
                 if n_gen > 0 && self.sampling == Sampling::Default {
                     tests.push(Test { sampling: Sampling::Default, ..greedy });
                 }

@@ -11,6 +11,7 @@ use ggml_types::{KvCodec, kv};
 use super::CliError;
 use super::fit_args::wish;
 use super::model_args::LoadArgs;
+use super::speculation_args::MtpArgs;
 use super::units::{count, memory_size};
 use crate::backend::{
     self, Backend, BackendError, CardOnPaper, DeviceMemory, DeviceOptions, GpuLayers, OptionId, Resident,
@@ -45,6 +46,8 @@ pub struct PlanArgs {
     #[arg(long, value_name = "N", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..))]
     parallel: u16,
+    #[command(flatten)]
+    drafts: MtpArgs,
     /// Plan for an NVIDIA GPU with this much memory, such as 16G
     #[arg(long, value_name = "SIZE", value_parser = memory_size, conflicts_with = "device")]
     vram: Option<u64>,
@@ -157,7 +160,8 @@ impl PlanArgs {
                 );
             }
         };
-        Ok(EngineOptions { n_seqs: self.parallel.into(), ..self.load.options_on(device, n_ctx, None)? })
+        let options = self.load.options_on(device, n_ctx, None)?;
+        Ok(self.drafts.with_drafts(EngineOptions { n_seqs: self.parallel.into(), ..options }))
     }
 
     /// The GPU to plan for, if it is not the one of this machine.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::prefix::PrefixStats;
+use crate::stats::AcceptedAt;
 
 /// Options of a batch: how it schedules its steps. The size of a step, the number of sequences and the page
 /// pool are set in [`EngineOptions`](crate::EngineOptions).
@@ -44,6 +45,8 @@ pub struct BatchStats {
     pub drafted_tokens: u64,
     /// Drafted tokens that were accepted.
     pub accepted_tokens: u64,
+    /// The same by position in the draft.
+    pub accepted_at: AcceptedAt,
     /// Number of times a sequence was preempted.
     pub preemptions: u64,
     /// Preempted sequences that were swapped out to host memory.

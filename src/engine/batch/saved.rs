@@ -10,7 +10,6 @@ use super::steps::Batch;
 use crate::adapters::adapters_of;
 use crate::error::{Error, StateError};
 use crate::pages::{PageKind, PageKinds};
-use crate::runner::Runner;
 use crate::state::{HEAD_BYTES, Summed, head, no_such_pages, read_page, write_pages};
 use sterna_backend::KvPage;
 use sterna_program::PAGE;
@@ -127,8 +126,8 @@ impl Batch {
 
     /// Sizes of what [`save_end`](Self::save_end) writes.
     pub fn saved_size(&self) -> SavedSize {
-        let Runner { backend, exec, pages, .. } = &*self.runner;
-        let bytes = |page| backend.page_bytes(*exec, page);
+        let (runner, pages) = (&*self.runner, &self.runner.pages);
+        let bytes = |page| runner.page_bytes(page);
         let sliding = if pages.sliding().is_some() { bytes(KvPage::Sliding(0)) } else { 0 };
         let exact = if pages.is_windowed() { bytes(KvPage::Exact(0)) } else { 0 };
         let state_bytes = if pages.has_states() { bytes(KvPage::State(0)) } else { 0 };

@@ -6,6 +6,7 @@ use super::steps::Batch;
 use super::task::{SeqId, SequenceRows, Task};
 use crate::decoder::{Event, StopReason};
 use crate::error::Error;
+use crate::mtp::Chain;
 use crate::pages::{PageKind, pages_for};
 use crate::runner::Ask;
 use sterna_program::PAGE;
@@ -207,7 +208,9 @@ impl Batch {
     fn add_drafts(&mut self, step: &mut StepPlan) -> Result<(), Error> {
         let (n_seqs, n_ctx) = (step.parts.len(), self.engine.n_ctx());
         let mut left = self.engine.shared.drafts.min(step.rows).min(step.outputs);
-        for (i, part) in step.parts.iter_mut().enumerate() {
+        let (mut by_block, mut chains) = (Vec::new(), Vec::new());
+        for i in 0..n_seqs {
+            let part = step.parts[i];
             let Task { speculator: Some(speculator), seq, decoder, .. } = &mut self.tasks[part.task] else {
                 continue;
             };
@@ -217,20 +220,52 @@ impl Batch {
             }
             let share = left.div_ceil(n_seqs - i).min(n_ctx - seq.tokens.len()).min(decoder.remaining() - 1);
             let room = self.runner.draft_room(seq, share);
+            if let Some(mtp) = speculator.mtp {
+                // All sequences draft together.
+                let most = speculator.wanted(room, &self.row_cost, n_seqs);
+                let slot = seq.slot.expect("it runs");
+                if most > 0 && self.runner.pages.grow(slot, seq.tokens.len() + most) {
+                    by_block.push(i);
+                    chains.push(Chain::after(seq, most, mtp));
+                    left -= most;
+                }
+                continue;
+            }
             if let Err(err) = speculator.draft(&seq.tokens, room, &self.row_cost, n_seqs, &mut seq.draft) {
                 self.tasks.iter_mut().for_each(|task| task.seq.draft.clear());
                 return Err(err);
             }
-            let (n, slot) = (seq.draft.len(), seq.slot.expect("it runs"));
-            let pages = &mut self.runner.pages;
-            if n == 0 || !pages.keep_state(slot) || !pages.grow(slot, seq.tokens.len() + n) {
-                seq.draft.clear();
-                continue;
-            }
-            (part.n, part.ask) = (part.n + n, Ask::Verify);
-            (left, step.rows, step.outputs) = (left - n, step.rows - n, step.outputs - n);
+            left -= self.add_draft(i, step);
+        }
+        let drafted = self.runner.draft(&mut chains);
+        if let Err(err) = drafted {
+            self.tasks.iter_mut().for_each(|task| task.seq.draft.clear());
+            return Err(err);
+        }
+        for (i, chain) in by_block.into_iter().zip(chains) {
+            let task = &mut self.tasks[step.parts[i].task];
+            task.seq.draft = chain.into_tokens();
+            let n = task.seq.draft.len();
+            task.speculator.iter_mut().for_each(|speculator| speculator.drafted(n));
+            self.add_draft(i, step);
         }
         Ok(())
+    }
+
+    /// Adds the drafted rows of a sequence to its part of the step, and returns their number. Drops the draft
+    /// if there is no page or no state for it.
+    fn add_draft(&mut self, part: usize, step: &mut StepPlan) -> usize {
+        let part = &mut step.parts[part];
+        let seq = &mut self.tasks[part.task].seq;
+        let (n, slot) = (seq.draft.len(), seq.slot.expect("it runs"));
+        let pages = &mut self.runner.pages;
+        if n == 0 || !pages.keep_state(slot) || !pages.grow(slot, seq.tokens.len() + n) {
+            seq.draft.clear();
+            return 0;
+        }
+        (part.n, part.ask) = (part.n + n, Ask::Verify);
+        (step.rows, step.outputs) = (step.rows - n, step.outputs - n);
+        n
     }
 
     /// Adds up to `most` of the missing rows of a sequence to the step, as far as there are pages for them.

@@ -590,6 +590,10 @@ impl Batch {
                 }
                 if output.position >= task.seq.cached {
                     self.runner.row_holds(&mut task.seq, output.n_later == 0);
+                    let at = task.seq.draft.len() - 1 - output.n_later;
+                    for stats in [&mut task.stats.accepted_at, &mut self.stats.accepted_at] {
+                        stats.add(at);
+                    }
                     task.stats.accepted_tokens += 1;
                     self.stats.accepted_tokens += 1;
                 }

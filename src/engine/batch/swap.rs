@@ -26,8 +26,7 @@ impl Batch {
         let room = self.options.host_bytes.saturating_sub(self.swapped_out_bytes());
         let kinds = self.runner.pages.kinds_of(slot, positions);
         let pages: Vec<_> = (0..kinds.len()).flat_map(|i| self.runner.pages.kv_pages(slot, i)).collect();
-        let page_bytes = |page| self.runner.backend.page_bytes(self.runner.exec, page);
-        let n_bytes: usize = pages.iter().map(|page| page_bytes(*page)).sum();
+        let n_bytes: usize = pages.iter().map(|page| self.runner.page_bytes(*page)).sum();
         if n_bytes > room || n_bytes == 0 {
             return;
         }

@@ -11,6 +11,8 @@ mod ngram;
 use std::fmt::Debug;
 use std::time::Duration;
 
+use sterna_program::sampling::uniform;
+
 use super::error::Error;
 use super::stats::Stats;
 
@@ -28,6 +30,39 @@ pub trait Speculation: Debug + Send + Sync {
     fn row_cost(&self) -> Option<f64> {
         None
     }
+
+    /// Options of drafts by the model's own MTP block. The engine makes these itself, without
+    /// [`Drafter::draft`].
+    fn mtp(&self) -> Option<MtpDrafts> {
+        None
+    }
+
+    /// Probability with which a session accepts a drafted token, regardless of the model: to measure the time
+    /// of drafts on a model with random weights. The text is meaningless then.
+    fn acceptance(&self) -> Option<f64> {
+        None
+    }
+}
+
+/// Drafts by the model's own MTP block ([`EngineOptions::mtp`](super::EngineOptions::mtp)): the most likely
+/// tokens, one after the other.
+#[derive(Clone, Copy, Debug)]
+pub struct MtpDrafts {
+    /// Maximum number of tokens per draft.
+    pub max: usize,
+    /// Minimum number of tokens per draft; shorter drafts are discarded.
+    pub min: usize,
+    /// Minimum probability of a drafted token; the draft ends before a less likely one.
+    pub p_min: f32,
+    /// As [`Speculation::row_cost`].
+    pub row_cost: Option<f64>,
+    /// As [`Speculation::acceptance`].
+    pub acceptance: Option<f64>,
+}
+
+impl MtpDrafts {
+    /// Default of [`max`](Self::max), the same as in llama.cpp.
+    pub const MAX: usize = 3;
 }
 
 /// Drafts tokens of one sequence.
@@ -48,6 +83,8 @@ pub trait Drafter: Debug + Send {
 #[derive(Debug)]
 pub(super) struct Speculator {
     drafter: Box<dyn Drafter>,
+    /// Set if the MTP block drafts instead of `drafter`.
+    pub mtp: Option<MtpDrafts>,
     row_cost: Option<f64>,
     /// Acceptance probability of a drafted token, as a moving average.
     hits: f64,
@@ -64,8 +101,8 @@ impl Speculator {
     const PROBE_COSTS: f64 = 128.0;
 
     pub fn start(speculation: &dyn Speculation) -> Result<Self, Error> {
-        let (drafter, row_cost) = (speculation.start()?, speculation.row_cost());
-        Ok(Self { drafter, row_cost, hits: 0.7, idle: 0 })
+        let (drafter, row_cost, mtp) = (speculation.start()?, speculation.row_cost(), speculation.mtp());
+        Ok(Self { drafter, mtp, row_cost, hits: 0.7, idle: 0 })
     }
 
     /// Number of drafted tokens that maximises throughput. With a sequence's own row, `n` of them give
@@ -99,17 +136,28 @@ impl Speculator {
         n_seqs: usize,
         draft: &mut Vec<u32>,
     ) -> Result<(), Error> {
-        let most = most.min(self.most(cost, n_seqs));
-        self.idle += 1;
+        let most = self.wanted(most, cost, n_seqs);
         draft.clear();
         if most > 0 {
             self.drafter.draft(tokens, most, draft)?;
             draft.truncate(most);
         }
-        if !draft.is_empty() {
+        self.drafted(draft.len());
+        Ok(())
+    }
+
+    /// Number of tokens to draft now: `most`, or fewer if they do not pay off in a step of `n_seqs`
+    /// sequences.
+    pub fn wanted(&mut self, most: usize, cost: &RowCost, n_seqs: usize) -> usize {
+        self.idle += 1;
+        most.min(self.mtp.map_or(most, |mtp| mtp.max)).min(self.most(cost, n_seqs))
+    }
+
+    /// Records that `n` tokens were drafted.
+    pub fn drafted(&mut self, n: usize) {
+        if n > 0 {
             self.idle = 0;
         }
-        Ok(())
     }
 
     /// Records the result of a step: `n_held` of `n_drafted` tokens were accepted.
@@ -187,12 +235,27 @@ pub(super) struct OwnDrafts {
     pub cost: RowCost,
     /// Counters of drafts only.
     pub stats: Stats,
+    /// As [`Speculation::acceptance`], and the number of tokens that it has decided.
+    acceptance: Option<(f64, u64)>,
 }
 
 impl OwnDrafts {
     pub fn start(speculation: &dyn Speculation, is_device: bool) -> Result<Self, Error> {
         let speculator = Speculator::start(speculation)?;
-        Ok(Self { speculator, cost: RowCost::new(is_device), stats: Stats::default() })
+        let acceptance = speculation.acceptance().map(|p| (p, 0));
+        Ok(Self { speculator, cost: RowCost::new(is_device), stats: Stats::default(), acceptance })
+    }
+
+    /// The token to continue with after the model picked `picked` where `drafted` was drafted, if acceptance
+    /// does not depend on the model.
+    pub fn forced(&mut self, picked: u32, drafted: u32) -> u32 {
+        let Some((p, n)) = &mut self.acceptance else { return picked };
+        *n += 1;
+        match uniform(0, *n) < *p {
+            true => drafted,
+            false if picked != drafted => picked,
+            false => u32::from(drafted == 0),
+        }
     }
 
     /// As [`Speculator::waits`].
@@ -207,6 +270,7 @@ impl OwnDrafts {
         self.stats.drafts += usize::from(n_drafted > 0);
         self.stats.drafted_tokens += n_drafted;
         self.stats.accepted_tokens += n_held;
+        (0..n_held).for_each(|at| self.stats.accepted_at.add(at));
     }
 }
 

@@ -355,7 +355,9 @@ fn drafts_are_counted_and_keep_the_text() {
             assert_eq!(plain.metric(&metric), 0.0);
         }
     }
-    assert!(drafting.metric("vllm:spec_decode_num_drafts_total") <= sums[0] as f64);
+    let n_drafts = drafting.metric("vllm:spec_decode_num_drafts_total");
+    let first = drafting.metric("vllm:spec_decode_num_accepted_tokens_per_pos_total{position=\"0\"}");
+    assert!(n_drafts <= sums[0] as f64 && (1.0..=n_drafts).contains(&first), "{first} of {n_drafts}");
 }
 
 #[test]

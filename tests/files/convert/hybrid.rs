@@ -51,7 +51,6 @@ fn text_part_of_multimodal_checkpoint_is_converted() {
     let mut whole = plain.clone();
     let mut text = plain.config.clone();
     text["tie_word_embeddings"] = json!(false);
-    text["mtp_num_hidden_layers"] = json!(1);
     whole.config = json!({
         "architectures": ["Qwen3_5ForConditionalGeneration"], "model_type": "qwen3_5",
         "tie_word_embeddings": true, "text_config": text, "vision_config": {"hidden_size": 8, "depth": 1},
@@ -62,19 +61,45 @@ fn text_part_of_multimodal_checkpoint_is_converted() {
         .map(|(name, raw)| (name.replacen("model.", "model.language_model.", 1), raw))
         .collect();
     let some = Raw::f32s(&[2], &[1.0; 2]);
-    whole.tensors.insert("model.visual.pos_embed.weight".to_owned(), some.clone());
-    whole.tensors.insert("mtp.fc.weight".to_owned(), some.clone());
-    whole.tensors.insert("mtp.layers.0.mlp.up_proj.weight".to_owned(), some);
+    whole.tensors.insert("model.visual.pos_embed.weight".to_owned(), some);
 
     let said = convert(whole.write().path(), &to("f16")).unwrap_err().to_string();
     assert!(said.contains("model.visual.pos_embed.weight") && said.contains("text_only"), "{said}");
     let (got, notes) = converted(&whole, &ConvertOptions { text_only: true, ..to("f16") });
     same(&got, &want);
-    for note in
-        ["1 tensors that are not part of a text model", "2 tensors of the block for multi-token prediction"]
-    {
-        assert!(notes.iter().any(|said| said.starts_with(note)), "{notes:?}");
+    let note = "1 tensors that are not part of a text model";
+    assert!(notes.iter().any(|said| said.starts_with(note)), "{notes:?}");
+}
+
+/// The block for multi-token prediction is converted as llama.cpp's converter does, and may be missing.
+#[test]
+fn mtp_block_is_kept() {
+    let (Some(path), Some(want)) = (golden("mtp/hf"), golden("mtp/tiny-f16.gguf")) else { return };
+    let options = ConvertOptions { tokenizer_pre: Some("qwen35".parse().unwrap()), ..to("f16") };
+    let (got, _, notes) = convert(&path, &options).unwrap();
+    assert!(!notes.iter().any(|note| note.contains("left out")), "{notes:?}");
+    let want = Gguf::open(&want).unwrap();
+    assert_eq!(got.tensors().len(), want.tensors().len());
+    for info in want.tensors() {
+        let own = got.find(&info.name).unwrap_or_else(|| panic!("{} is missing", info.name));
+        assert_eq!((&own.dims, &own.type_name), (&info.dims, &info.type_name), "{}", info.name);
+        assert!(got.raw_bytes(own).unwrap() == want.raw_bytes(info).unwrap(), "{}", info.name);
     }
+    for key in ["block_count", "nextn_predict_layers", "attention.recurrent_layers"] {
+        let of = |gguf: &Gguf| gguf.metadata().get(&format!("qwen35.{key}")).cloned();
+        assert_eq!(of(&got), of(&want), "{key}");
+    }
+
+    let json = |file: &str| -> Json { serde_json::from_slice(&fs::read(path.join(file)).unwrap()).unwrap() };
+    let (config, tokenizer) = (json("config.json"), json("tokenizer.json"));
+    let mut folder = Folder { config, tokenizer, tensors: read(&path.join("model.safetensors")) };
+    folder.tensors.remove("mtp.layers.0.mlp.up_proj.weight");
+    let said = convert(folder.write().path(), &options).unwrap_err().to_string();
+    assert!(said.contains("mtp.layers.0.mlp.up_proj.weight: is missing"), "{said}");
+    folder.tensors.retain(|name, _| !name.starts_with("mtp."));
+    let (trunk, _, _) = convert(folder.write().path(), &options).unwrap();
+    assert!(trunk.tensors().iter().all(|info| !info.name.starts_with("blk.5.")));
+    assert_eq!(trunk.metadata().get("qwen35.nextn_predict_layers"), None);
 }
 
 #[test]
