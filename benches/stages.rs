@@ -52,7 +52,7 @@ fn layer() -> (Program, Vec<HostTensor>) {
     let h = p.buf("h", RowsOf::Step, FFN_DIM);
     let linear = |p: &mut Program, all: &mut Vec<HostTensor>, rows, cols| {
         let w = weight(p, all, "i2_s", rows, cols);
-        Linear { w, norm: None, bias: None, act: ActQuant::I8PerToken, scale: 1.0, basis: None }
+        Linear { w, norm: None, bias: None, act: ActQuant::I8PerToken, scale: 1.0, basis: None, clamp: None }
     };
     let norm = |p: &mut Program, all: &mut Vec<HostTensor>, len| {
         let weight = weight(p, all, "f32", 1, len);
@@ -146,7 +146,7 @@ fn attention(codec: &'static dyn KvCodec) -> (Program, Vec<HostTensor>) {
     let [q, y] = ["q", "y"].map(|name| p.buf(name, RowsOf::Step, DIM));
     let [wq, wk, wv] = [DIM, N_KV_HEADS * HEAD_DIM, N_KV_HEADS * HEAD_DIM].map(|rows| {
         let w = weight(&mut p, &mut all, "i2_s", rows, narrow);
-        Linear { w, norm: None, bias: None, act: ActQuant::I8PerToken, scale: 1.0, basis: None }
+        Linear { w, norm: None, bias: None, act: ActQuant::I8PerToken, scale: 1.0, basis: None, clamp: None }
     });
     let norm_weight = weight(&mut p, &mut all, "f32", 1, narrow);
     let norm = Norm { kind: NormKind::Rms, weight: norm_weight, bias: None, eps: 1e-5 };

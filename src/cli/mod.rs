@@ -37,6 +37,7 @@ mod llama_flags;
 #[cfg(feature = "serve")]
 mod log;
 mod logits;
+mod mmproj_args;
 pub mod model_args;
 #[cfg(feature = "serve")]
 mod models_args;

@@ -12,6 +12,7 @@ use super::ctrl_c::on_ctrl_c;
 use super::fit_args::FitArgs;
 use super::grpc_args::{GrpcArgs, list};
 use super::listener_args::ListenerArgs;
+use super::mmproj_args::MmprojArgs;
 use super::model_args::{ContextArgs, ModelArgs};
 use super::models_args::ModelFile;
 use super::models_args::ModelsArgs;
@@ -46,6 +47,8 @@ pub struct ServeArgs {
     sampling: SamplingArgs,
     #[command(flatten)]
     speculation: SpeculationArgs,
+    #[command(flatten)]
+    mmproj: MmprojArgs,
     #[command(flatten)]
     models: ModelsArgs,
     #[command(flatten)]
@@ -230,6 +233,7 @@ impl ServeArgs {
     ) -> impl Fn() -> Result<Opened, CliError> + Send + Sync + use<> {
         let (model, sampling, speculation) =
             (self.model.clone(), self.sampling.clone(), self.speculation.clone());
+        let mmproj = self.mmproj.clone();
         let parallel = self.parallel.map(usize::from);
         let n_seqs = parallel.unwrap_or(SLOTS);
         let options = EngineOptions {
@@ -248,7 +252,9 @@ impl ServeArgs {
             && options.drafts == 0;
         move || {
             let drafting = speculation.load(&model, &options)?;
+            let mmproj = mmproj.mmproj(&source)?;
             let opened = model.open(&source, &options)?;
+            let options = opened.with_mmproj(options.clone(), mmproj);
             let options = match opened.is_encoder(&options) {
                 true => opened.for_texts(options.clone(), parallel.unwrap_or(TEXTS))?,
                 false => options.clone(),

@@ -33,6 +33,8 @@ pub mod speed;
 mod state;
 mod stats;
 mod stop;
+mod upload;
+pub mod vision;
 
 pub use act::{ACT_TYPES, ActType};
 pub use batch::{
@@ -48,8 +50,8 @@ pub use fault::{BrokenLogits, BrokenStage, Fault};
 pub use generate::Generation;
 pub use handle::Engine;
 pub use head::{HEAD_TYPES, HeadType};
-pub use load::{EngineOptions, Progress, memory, plan, program};
-pub use load::{FewLayers, fits, model, upload};
+pub use load::{EngineOptions, memory, plan, program};
+pub use load::{FewLayers, fits, model};
 pub use logprobs::LogProbs;
 pub use options::GenerateOptions;
 pub use pool::normalise;
@@ -59,6 +61,8 @@ pub use session::Session;
 pub use speculate::{Drafter, NgramLookup, Speculation};
 pub use stats::Stats;
 pub use sterna_model::Pooling;
+pub use upload::{Progress, upload};
+pub use vision::{ImageError, ImageRows, Mmproj, Picture, PlacedImage, Vision};
 
 /// Positions of a page.
 pub const PAGE: usize = sterna_program::PAGE;

@@ -18,13 +18,14 @@ pub(super) struct Pooler {
     sees_ahead: bool,
 }
 
-struct RowNorm {
-    kind: NormKind,
+/// A norm of rows on the host.
+pub(super) struct RowNorm {
+    pub kind: NormKind,
     /// `[dim]`.
-    weight: Vec<f32>,
+    pub weight: Vec<f32>,
     /// `[dim]`.
-    bias: Option<Vec<f32>>,
-    eps: f64,
+    pub bias: Option<Vec<f32>>,
+    pub eps: f64,
 }
 
 struct Rank {
@@ -151,6 +152,14 @@ impl Pooler {
 }
 
 impl RowNorm {
+    /// Normalises each of `rows`, `[n, dim]`.
+    pub fn apply_to_rows(&self, rows: &mut [f32]) {
+        for row in rows.chunks_exact_mut(self.weight.len()) {
+            let normed: Vec<f64> = self.apply(row).collect();
+            row.iter_mut().zip(normed).for_each(|(x, normed)| *x = normed as f32);
+        }
+    }
+
     fn apply(&self, x: &[f32]) -> impl Iterator<Item = f64> {
         let len = x.len() as f64;
         let mean = match self.kind {

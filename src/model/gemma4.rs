@@ -71,7 +71,10 @@ fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
             m.push(format!("{layer}.attn_in"), queries);
         }
         let window = windows.of(layer);
-        m.push(format!("{layer}.attend"), Attend { window, ..Attend::causal(q, kv, 1.0, y) });
+        // In the larger models, the rows of an image see each other in the layers with a window.
+        let whole_images = m.has_images() && is_local(layer) && !CAUSAL_IMAGES.contains(&dim);
+        let attend = Attend { window, whole_images, ..Attend::causal(q, kv, 1.0, y) };
+        m.push(format!("{layer}.attend"), attend);
 
         let w = m.projection(&blk("attn_output"), dim, q_dim)?;
         let post = Some(m.rms_norm(&blk("post_attention_norm"), dim)?);
@@ -99,6 +102,9 @@ fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
     let norm = m.rms_norm("output_norm", dim)?;
     m.end(x, norm, 1.0, soft_cap)
 }
+
+/// Widths of the models whose images are causal like text: E2B and E4B.
+pub(super) const CAUSAL_IMAGES: [usize; 2] = [1536, 2560];
 
 const SHARED: &str = "attention.shared_kv_layers";
 

@@ -340,6 +340,7 @@ impl Worker {
             salt: Arc::clone(&job.salt),
             cache_prompt: job.cache_prompt,
             score_prompt: job.score_prompt,
+            images: job.images.clone(),
             pooled: job.pooled.as_ref().map(|of_prompts| of_prompts[active.n_added]),
             ..Request::new(job.prompts[active.n_added].clone(), job.options.clone())
         };

@@ -89,7 +89,7 @@ fn long_tensor_core_sums_are_not_biased() {
     let (y, x) = (case.buf("y", cols), case.buf("x", outputs));
     let positive: Vec<f32> = case.numbers.values(outputs * cols).iter().map(|w| w.abs() / 64.0).collect();
     let w = case.weight_of(ty("f16"), outputs, cols, &positive);
-    let w = Linear { w, norm: None, bias: None, act: ActQuant::None, scale: 1.0, basis: None };
+    let w = Linear { w, norm: None, bias: None, act: ActQuant::None, scale: 1.0, basis: None, clamp: None };
     case.p.push("proj_add", ProjAdd::plain(y, w, x));
     let inputs: Vec<f32> = case.numbers.values(n_rows * cols).iter().map(|y| y.abs()).collect();
     let pages = shuffled_pages(1, 1);
@@ -344,6 +344,7 @@ fn ternary_sums_are_exact() {
                 act: ActQuant::I8PerToken,
                 scale: 1.0,
                 basis: None,
+                clamp: None,
             };
             case.p.push("proj_add", ProjAdd::plain(y, w, x));
             // Rows of integers whose maximum is 127 are quantised exactly: s is 1.

@@ -83,7 +83,15 @@ impl Attention {
             let mut values: Vec<f32> = (0..rows * DIM).map(|_| 0.25 * case.numbers.value()).collect();
             values.iter_mut().step_by(DIM).for_each(|x| *x = 1e6);
             let (w, bias) = (case.weight_of(ty("f32"), rows, DIM, &values), case.vector(rows, centre));
-            Linear { w, norm: None, bias: Some(bias), act: ActQuant::None, scale: 1.0, basis: None }
+            Linear {
+                w,
+                norm: None,
+                bias: Some(bias),
+                act: ActQuant::None,
+                scale: 1.0,
+                basis: None,
+                clamp: None,
+            }
         };
         let (wq, wk, wv) = (linear(COLS, 0.0), linear(HEAD_DIM, 1.5), linear(HEAD_DIM, 0.0));
         let [k, v] = codecs;

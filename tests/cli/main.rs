@@ -17,3 +17,4 @@ mod split_edit;
 mod synth;
 mod text;
 mod tools;
+mod vision;

@@ -35,3 +35,4 @@ mod streamed;
 #[cfg(feature = "grammar")]
 mod structured;
 mod vectors;
+mod vision;

@@ -319,7 +319,7 @@ impl Compiled {
                 _ => false,
             };
             if stages.iter().any(|(_, stage)| rotates(stage)) {
-                rope.prepare(pool, step.rows);
+                rope.prepare(pool, step);
             }
         }
         let weights = Weights(&self.weights);

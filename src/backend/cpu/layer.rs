@@ -6,7 +6,10 @@ use super::stream::Reader;
 use super::weights::{StoredWeight, Weights};
 use crate::BackendError;
 use sterna_cpu_kernels::Kernels;
-use sterna_program::{Basis, Linear, Weight};
+use sterna_program::{Basis, Clamp, Linear, Weight};
+
+/// Elements of one task when outputs are clamped.
+const CHUNK: usize = 8192;
 
 /// Kernels, threads and memory of linear layers.
 pub struct Layers<'a> {
@@ -36,11 +39,29 @@ impl Layers<'_> {
         let as_first = |(linear, _): &(&Linear, _)| linear.prepared() == layers[0].0.prepared();
         if layers.iter().all(as_first) {
             self.load(rows, &input, layers[0].0);
-            return self.multiply(add, layers);
+            return self.multiply_and_clamp(add, layers);
         }
         for layer in layers {
             self.load(rows, &input, layer.0);
-            self.multiply(add, [layer])?;
+            self.multiply_and_clamp(add, [layer])?;
+        }
+        Ok(())
+    }
+
+    /// As [`multiply`](Self::multiply), with the bounds of outputs.
+    fn multiply_and_clamp<const N: usize>(
+        &mut self,
+        add: bool,
+        mut layers: [(&Linear, &mut [f32]); N],
+    ) -> Result<(), BackendError> {
+        self.multiply(add, layers.each_mut().map(|(linear, out)| (*linear, &mut **out)))?;
+        for (linear, out) in layers {
+            // The program's check excludes products that are added.
+            if let Some(Clamp { output: [lower, upper], .. }) = linear.clamp {
+                self.pool.chunks_mut(out, CHUNK, |_, out| {
+                    out.iter_mut().for_each(|y| *y = y.clamp(lower, upper));
+                });
+            }
         }
         Ok(())
     }
@@ -51,10 +72,14 @@ impl Layers<'_> {
         let cols = weights.get(linear.w).shape().cols;
         let norm = linear.norm.as_ref().map(|norm| weights.norm(norm));
         let basis = linear.basis.map(|basis| &self.bases[basis.0 as usize]);
+        let bounds = linear.clamp.map(|clamp| clamp.input);
         let prepared = |row: usize, out: &mut [f32]| {
             input(row, out);
             if let Some(norm) = norm {
                 norm.apply_in_place(k.real, out);
+            }
+            if let Some([lower, upper]) = bounds {
+                out.iter_mut().for_each(|x| *x = x.clamp(lower, upper));
             }
             if let Some(basis) = basis {
                 basis.rotate(out);
@@ -102,8 +127,8 @@ impl Layers<'_> {
 
 impl<'a> Weights<'a> {
     fn part(self, (linear, out): (&Linear, &'a mut [f32]), add: bool) -> WeightProduct<'a> {
-        // `load` has applied the other fields to the input.
-        let Linear { w, norm: _, bias, act: _, scale, basis: _ } = *linear;
+        // `load` applies the other fields to the input, `multiply_and_clamp` the bounds to the product.
+        let Linear { w, norm: _, bias, act: _, scale, basis: _, clamp: _ } = *linear;
         let w: &CpuWeight = self.get(w).shape();
         WeightProduct { w, scale, bias: bias.map(|bias| self.vector(bias)), out, add }
     }

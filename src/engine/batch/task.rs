@@ -12,6 +12,7 @@ use crate::runner::Ask;
 use crate::sequence::Sequence;
 use crate::speculate::Speculator;
 use crate::stats::Stats;
+use crate::vision::picture::PlacedImage;
 use sterna_host::clock::Instant;
 
 /// Id of a sequence in a batch. Ids increase and are never reused.
@@ -41,6 +42,8 @@ pub struct Request {
     /// Requests the embedding or score of the prompt instead of generated text
     /// ([`Batch::take_vector`](super::Batch::take_vector)).
     pub pooled: Option<Pooled>,
+    /// The images among the tokens of the prompt, in order.
+    pub images: Vec<PlacedImage>,
 }
 
 /// Options of a request for an embedding or score.
@@ -68,6 +71,7 @@ impl Request {
             cache_prompt: true,
             score_prompt: None,
             pooled: None,
+            images: Vec::new(),
         }
     }
 }

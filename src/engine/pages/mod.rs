@@ -10,7 +10,7 @@ use self::recurrent::Recurrent;
 pub use self::recurrent::SLOTS;
 pub use self::sliding::Sliding;
 use sterna_backend::KvPage;
-use sterna_program::{KvWindow, PAGE, PageTable};
+use sterna_program::{ImageSpan, KvWindow, PAGE, PageTable};
 
 /// The page pools of one engine. Sequences allocate pages as they grow, which fails when no page is free.
 ///
@@ -207,6 +207,11 @@ impl Pages {
     /// Sets the position in `seq` where the second of two texts begins.
     pub fn set_second(&mut self, seq: u32, at: Option<u32>) {
         self.table.set_second(seq, at);
+    }
+
+    /// Sets the images of `seq`, in the order of their positions.
+    pub fn set_images(&mut self, seq: u32, images: impl IntoIterator<Item = ImageSpan>) {
+        self.table.set_images(seq, images);
     }
 
     /// The pages at index `i` of `seq`.
