@@ -224,3 +224,62 @@ fn prompts_share_pages_only_with_the_same_images() {
     let mut batch = engine.batch(BatchOptions::default()).unwrap();
     assert_eq!(run(&mut batch, &[other])[0].0, swapped[0].0);
 }
+
+/// A PNG that ends where its pixels begin, with a valid header.
+fn png_header(width: u32, height: u32) -> Vec<u8> {
+    let mut chunk = b"IHDR".to_vec();
+    chunk.extend([width.to_be_bytes(), height.to_be_bytes()].concat());
+    chunk.extend([8, 2, 0, 0, 0]);
+    let sum = crc32fast::hash(&chunk).to_be_bytes();
+    [b"\x89PNG\r\n\x1a\n".as_slice(), &13_u32.to_be_bytes(), &chunk, &sum, b"\0\0\0\x08IDAT\x78\x9c"].concat()
+}
+
+#[test]
+fn pictures_beyond_the_limits_are_refused_by_their_header() {
+    for (size, word) in
+        [([60000, 60000], "60000 x 60000"), ([16385, 1], "16384"), ([16000, 16000], "in total")]
+    {
+        let message = sterna::image::decode(&png_header(size[0], size[1])).unwrap_err().to_string();
+        assert!(message.contains(word), "{message}");
+    }
+    let message = sterna::image::decode(&png_header(8, 8)).unwrap_err().to_string();
+    assert!(message.contains("cannot be decoded"), "{message}");
+    let long = vec![0; sterna::image::MAX_BYTES + 1];
+    assert!(sterna::image::decode(&long).unwrap_err().to_string().contains("at most"));
+    assert!(sterna::image::decode(b"GGUF").unwrap_err().to_string().contains("not an image"));
+}
+
+/// Files of one or two pixels, written by hand: BMP (two pixels, red and blue), GIF and WebP.
+#[test]
+fn every_format_is_decoded() {
+    let mut bmp = b"BM\x3e\0\0\0\0\0\0\0\x36\0\0\0\x28\0\0\0".to_vec();
+    bmp.extend([2, 0, 0, 0, 1, 0, 0, 0, 1, 0, 24, 0, 0, 0, 0, 0, 8, 0, 0, 0]);
+    bmp.extend([0; 16]);
+    bmp.extend([0, 0, 255, 255, 0, 0, 0, 0]);
+    let gif = b"GIF89a\x01\0\x01\0\x80\0\0\xff\x80\0\0\0\0\x2c\0\0\0\0\x01\0\x01\0\0\x02\x02\x44\x01\0\x3b";
+    let webp = b"RIFF\x1a\0\0\0WEBPVP8L\x0d\0\0\0\x2f\0\0\0\x10\x07\x10\x11\x11\x88\x88\xfe\x07\0";
+    let picture = sterna::image::decode(&bmp).unwrap();
+    assert_eq!((picture.width(), picture.height(), picture.rgb()), (2, 1, &[255, 0, 0, 0, 0, 255][..]));
+    assert_eq!(sterna::image::decode(gif).unwrap().rgb(), [255, 128, 0]);
+    let picture = sterna::image::decode(webp).unwrap();
+    assert_eq!((picture.width(), picture.height()), (1, 1));
+}
+
+/// A photo that lies on its side (orientation 6) is turned.
+#[test]
+fn orientation_is_applied() {
+    let Some(folder) = golden("vision-qwen35") else { return };
+    let plain = std::fs::read(folder.join("large.jpg")).unwrap();
+    // One entry of type SHORT: tag 0x0112 with the value 6.
+    let exif = b"Exif\0\0II\x2a\0\x08\0\0\0\x01\0\x12\x01\x03\0\x01\0\0\0\x06\0\0\0\0\0\0\0";
+    let len = (exif.len() as u16 + 2).to_be_bytes();
+    let turned = [&plain[..2], b"\xff\xe1", &len, exif, &plain[2..]].concat();
+    let [plain, turned] = [plain, turned].map(|file| sterna::image::decode(&file).unwrap());
+    let [width, height] = [plain.width() as usize, plain.height() as usize];
+    assert_eq!((turned.width() as usize, turned.height() as usize), (height, width));
+    // A quarter turn to the right: the first row was the first column, from the bottom.
+    let was: Vec<u8> =
+        (0..height).rev().flat_map(|row| &plain.rgb()[3 * row * width..][..3]).copied().collect();
+    assert_eq!(turned.rgb()[..3 * height], was);
+    assert_ne!(plain.id(), turned.id());
+}
