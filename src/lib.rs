@@ -46,6 +46,8 @@ pub use sterna_grammar as grammar;
 pub use sterna_grpc as grpc;
 #[cfg(feature = "hub")]
 pub use sterna_hub as hub;
+#[cfg(feature = "cli")]
+pub use sterna_image as image;
 pub use sterna_model as model;
 pub use sterna_program as program;
 pub use sterna_quantize as quantize;

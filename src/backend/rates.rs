@@ -60,7 +60,7 @@ impl HostRates {
             let w = trial.weight(name.clone(), ty, rows, cols);
             ids.push(backend.upload(&HostTensor { name, ty, rows, cols, bytes: values })?);
             let (y, x) = (trial.buf("y", RowsOf::Step, cols), trial.buf("x", RowsOf::Step, rows));
-            let w = Linear { w, norm: None, bias: None, ..linear.clone() };
+            let w = Linear { w, norm: None, bias: None, clamp: None, ..linear.clone() };
             trial.push(ids.len().to_string(), ProjAdd::plain(y, w, x));
             bytes += of_matrix;
             weights += rows * cols;

@@ -72,7 +72,7 @@ impl ChatArgs {
         let source = self.model.source()?;
         let chosen = self.chat_template.as_deref().map(template_source).transpose()?;
         let Generator { engine, cancel, speculation } =
-            report::load(&self.model, &source, &self.context, &self.speculation, 1, self.verbose)?;
+            report::load(&self.model, &source, &self.context, &self.speculation, None, 1, self.verbose)?;
         let template =
             ChatTemplate::choose(engine.gguf().metadata(), engine.tokenizer()?, chosen.as_deref())?;
         template.notices().iter().for_each(|notice| names::note("note", notice));

@@ -40,6 +40,7 @@ mod logits;
 mod lora_args;
 #[cfg(feature = "convert")]
 mod merge;
+mod mmproj_args;
 pub mod model_args;
 #[cfg(feature = "serve")]
 mod models_args;

@@ -23,7 +23,7 @@ use crate::backend::{
     Proportions, REGISTRY, Resident, SplitMode,
 };
 use crate::engine::fit::Codecs;
-use crate::engine::{self, ACT_TYPES, ActType, Engine, EngineOptions, Error, HEAD_TYPES, HeadType};
+use crate::engine::{self, ACT_TYPES, ActType, Engine, EngineOptions, Error, HEAD_TYPES, HeadType, Mmproj};
 use crate::gguf::{Access, Gguf, OpenOptions};
 use crate::model;
 use crate::program::{KvWindow, PAGE};
@@ -648,6 +648,25 @@ impl OpenModel {
             Err(_) => None,
         };
         self.backends.iter().flatten().find_map(|backend| plan(&**backend)).unwrap_or(0)
+    }
+
+    /// The options with an mmproj file. One that was only found is left out, with a note, if the first
+    /// backend cannot run the model with it.
+    pub fn with_mmproj(&self, options: EngineOptions, mmproj: Option<(Mmproj, bool)>) -> EngineOptions {
+        let Some((mmproj, is_found)) = mmproj else { return options };
+        let file = mmproj.file.display().to_string();
+        let with = EngineOptions { mmproj: Some(mmproj), ..options.clone() };
+        if !is_found {
+            return with;
+        }
+        let first = self.backends.iter().flatten().next();
+        let planned = first.map(|backend| engine::plan(&self.gguf, &with, &**backend));
+        if let Some(Err(err @ Error::Backend(BackendError::Missing { .. }))) = planned {
+            names::note("note", &format!("{file} is not used: {err}; --mmproj uses it"));
+            return options;
+        }
+        names::note("note", &format!("images are read with {file}; --no-mmproj leaves it out"));
+        with
     }
 
     /// True if the model only makes embeddings.

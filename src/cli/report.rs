@@ -10,7 +10,7 @@ use super::source::Source;
 use super::speculation_args::SpeculationArgs;
 use super::units::counted;
 use super::{CliError, names};
-use crate::engine::{Engine, EngineOptions, Speculation, Stats, StopReason};
+use crate::engine::{Engine, EngineOptions, Mmproj, Speculation, Stats, StopReason};
 use crate::program::{KvDecl, PAGE};
 
 /// Sets `cancel` on ctrl-C; a second ctrl-C ends the process at once.
@@ -63,12 +63,13 @@ pub fn load(
     source: &Source,
     context: &ContextArgs,
     speculation: &SpeculationArgs,
+    mmproj: Option<Mmproj>,
     n_seqs: usize,
     verbose: bool,
 ) -> Result<Generator, CliError> {
     let cancel = Arc::new(AtomicBool::new(false));
     cancel_on_ctrl_c(&cancel)?;
-    let options = EngineOptions { n_seqs, ..model.options(context.n_ctx())? };
+    let options = EngineOptions { n_seqs, mmproj, ..model.options(context.n_ctx())? };
     let options = speculation.with_drafts(options);
     let drafting = speculation.load(model, &options)?;
     let opened = model.open(source, &options)?;

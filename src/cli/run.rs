@@ -8,16 +8,16 @@ use clap::Args;
 
 use super::args::unescape;
 use super::grammar_args::GrammarArgs;
+use super::mmproj_args::MmprojArgs;
 use super::model_args::{ContextArgs, ModelArgs};
 use super::prompt_cache::{PromptCacheArgs, keep};
 use super::report::Generator;
 use super::sampling_args::SamplingArgs;
 use super::source::Source;
 use super::speculation_args::SpeculationArgs;
-use super::{CliError, Interrupted, input, names, report};
+use super::{CliError, Interrupted, input, mmproj_args, names, report};
 use crate::demo;
-use crate::engine::{BatchOptions, Engine, GenerateOptions, Request, Stats, StopReason};
-use crate::tokenizer::Special;
+use crate::engine::{BatchOptions, Engine, GenerateOptions, PlacedImage, Request, Stats, StopReason};
 
 /// Generates text from a prompt.
 ///
@@ -31,6 +31,7 @@ use crate::tokenizer::Special;
   sterna run -m model.gguf -p 'The capital of France is' -n 32
   sterna run -m model.gguf -p 'Once upon a time' --temp 0 -c 2048 -t 4
   sterna run -m model.gguf -f prompt.txt --seed 7 --stop '\n\n' > out.txt
+  sterna run -m gemma-3.gguf --image photo.jpg -p 'What is this?'
   sterna run -m model.gguf -f long.txt --prompt-cache long.cache
   sterna run -p 'Once upon a time' -n 50 -np 4
   sterna run -m model.gguf -p 'A person:' --json-schema-file person.json
@@ -46,6 +47,12 @@ pub struct RunArgs {
     grammar: GrammarArgs,
     #[command(flatten)]
     speculation: SpeculationArgs,
+    #[command(flatten)]
+    mmproj: MmprojArgs,
+    /// Image file: PNG, JPEG, WebP, GIF or BMP; its place in the prompt is <__media__>, or before the text
+    /// (repeatable)
+    #[arg(long, value_name = "FILE", value_delimiter = ',', conflicts_with = "prompt_cache")]
+    image: Vec<PathBuf>,
     #[command(flatten)]
     cache: PromptCacheArgs,
     /// The prompt
@@ -91,15 +98,19 @@ impl RunArgs {
     pub fn run(self) -> Result<(), CliError> {
         let source = self.model.source()?;
         let prompt = self.read_prompt(&source)?;
+        // A tower takes time and memory that a prompt without images does not need.
+        let mmproj = if self.image.is_empty() { None } else { self.mmproj.mmproj(&source)? };
         let Generator { engine, cancel, speculation } = report::load(
             &self.model,
             &source,
             &self.context,
             &self.speculation,
+            mmproj.map(|(mmproj, _)| mmproj),
             usize::from(self.parallel),
             self.verbose,
         )?;
-        let prompt = engine.tokenizer()?.encode(&prompt, Special::Parse, true);
+        let images = mmproj_args::encoded(&engine, &self.image)?;
+        let (prompt, images) = mmproj_args::prompt(&engine, &prompt, images)?;
         let options = GenerateOptions {
             sampler: self.sampling.options(&engine)?,
             max_tokens: usize::try_from(self.n_predict).ok(),
@@ -114,13 +125,23 @@ impl RunArgs {
             ..GenerateOptions::default()
         };
         match self.parallel {
-            1 => self.generate(engine, &prompt, &options),
-            n => continue_in_parallel(&engine, prompt, options, n.into()),
+            1 => self.generate(engine, &prompt, &images, &options),
+            n => continue_in_parallel(&engine, prompt, images, options, n.into()),
         }
     }
 
-    fn generate(&self, engine: Engine, prompt: &[u32], options: &GenerateOptions) -> Result<(), CliError> {
+    fn generate(
+        &self,
+        engine: Engine,
+        prompt: &[u32],
+        images: &[PlacedImage],
+        options: &GenerateOptions,
+    ) -> Result<(), CliError> {
         let mut session = self.cache.session(&engine, prompt)?;
+        for image in images {
+            session.push(&prompt[session.position()..image.start()])?;
+            session.push_image(image.rows())?;
+        }
         let known = session.position();
         let mut generation = session.generate(&prompt[known..], options)?;
         if let Some(path) = self.cache.after_prompt(known, prompt.len())
@@ -172,13 +193,14 @@ impl RunArgs {
 fn continue_in_parallel(
     engine: &Engine,
     prompt: Vec<u32>,
+    images: Vec<PlacedImage>,
     options: GenerateOptions,
     n: usize,
 ) -> Result<(), CliError> {
     let mut stats = Stats { prompt_tokens: prompt.len(), ..Stats::default() };
     let begun = Instant::now();
     let mut batch = engine.batch(BatchOptions::default())?;
-    let ids = batch.add(&Request { n, ..Request::new(prompt, options) })?;
+    let ids = batch.add(&Request { n, images, ..Request::new(prompt, options) })?;
     let seed = ids.first().and_then(|id| batch.seed_of(*id)).unwrap_or_default();
     let mut stdout = io::stdout().lock();
     let mut texts = vec![String::new(); n];

@@ -13,6 +13,7 @@ use super::fit_args::FitArgs;
 use super::grpc_args::{GrpcArgs, list};
 use super::listener_args::ListenerArgs;
 use super::lora_args::LoraModules;
+use super::mmproj_args::MmprojArgs;
 use super::model_args::{ContextArgs, ModelArgs};
 use super::models_args::ModelFile;
 use super::models_args::ModelsArgs;
@@ -49,6 +50,8 @@ pub struct ServeArgs {
     speculation: SpeculationArgs,
     #[command(flatten)]
     lora: LoraModules,
+    #[command(flatten)]
+    mmproj: MmprojArgs,
     #[command(flatten)]
     models: ModelsArgs,
     #[command(flatten)]
@@ -243,6 +246,7 @@ impl ServeArgs {
     ) -> impl Fn() -> Result<Opened, CliError> + Send + Sync + use<> {
         let (model, sampling, speculation) =
             (self.model.clone(), self.sampling.clone(), self.speculation.clone());
+        let mmproj = self.mmproj.clone();
         let parallel = self.parallel.map(usize::from);
         let n_seqs = parallel.unwrap_or(SLOTS);
         let options = EngineOptions {
@@ -261,7 +265,9 @@ impl ServeArgs {
             && options.drafts == 0;
         move || {
             let drafting = speculation.load(&model, &options)?;
+            let mmproj = mmproj.mmproj(&source)?;
             let opened = model.open(&source, &options)?;
+            let options = opened.with_mmproj(options.clone(), mmproj);
             let options = match opened.is_encoder(&options) {
                 true => opened.for_texts(options.clone(), parallel.unwrap_or(TEXTS))?,
                 false => options.clone(),

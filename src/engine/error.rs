@@ -11,6 +11,7 @@ use sterna_tokenizer::chat::ChatError;
 use super::constraint::ConstraintError;
 use super::fault::{BrokenLogits, Fault};
 use super::sampler::SamplerError;
+use super::vision::picture::{ImageError, SET_BATCH, SET_MMPROJ};
 
 /// Error of the engine. Each message states what was expected, what was found, and where; options are named
 /// by path, such as `EngineOptions::n_ctx`.
@@ -51,6 +52,9 @@ pub enum Error {
     /// A session cannot be saved or restored.
     #[error(transparent)]
     State(#[from] StateError),
+    /// An image cannot be part of a prompt.
+    #[error(transparent)]
+    Image(#[from] ImageError),
     /// The model only makes embeddings and generates no text.
     #[error(
         "a model of architecture `{architecture}` only makes embeddings and generates no text; see \
@@ -178,6 +182,8 @@ impl Error {
             Self::Tokenizer(err) => err.way_out(),
             Self::DoesNotFit { .. } => Some(SHORTER),
             Self::ContextFull { .. } => Some(SET_CONTEXT),
+            Self::Image(ImageError::NoTower) => Some(SET_MMPROJ),
+            Self::Image(ImageError::Batch { .. }) => Some(SET_BATCH),
             _ => None,
         }
     }

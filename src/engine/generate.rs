@@ -45,7 +45,7 @@ impl<'s> Generation<'s> {
         let tokenizer = session.engine().tokenizer()?;
         let mut sampler = options.sampler(tokenizer, n_before)?;
         let decoder = Decoder::new(tokenizer, prompt, options);
-        session.tokens().iter().for_each(|&token| sampler.accept(token));
+        session.text().for_each(|token| sampler.accept(token));
         session.set_sampler(sampler);
         let drafts = match options.speculation.as_deref().filter(|_| session.engine().shared.drafts > 0) {
             Some(speculation) => {
@@ -61,7 +61,7 @@ impl<'s> Generation<'s> {
             picked: Vec::new(),
             drafts,
             start: Instant::now(),
-            stats: Stats { prompt_tokens: prompt.len(), ..Stats::default() },
+            stats: Stats { prompt_tokens: session.n_missing() + prompt.len(), ..Stats::default() },
             end: None,
             session,
         })

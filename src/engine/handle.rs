@@ -7,6 +7,8 @@ use super::error::Error;
 use super::pool::Pooler;
 use super::runner::{RunnerLease, RunnerSlot};
 use super::sampler::SamplerOptions;
+use super::vision::Vision;
+use super::vision::picture::{ImageError, ImageRows, Picture};
 use sterna_backend::{Plan, StageTime};
 use sterna_gguf::Gguf;
 use sterna_model::{Hyper, Pooling};
@@ -39,6 +41,7 @@ pub(super) struct Shared {
     pub tokenizer: OnceLock<Tokenizer>,
     pub runner_slot: RunnerSlot,
     pub pooler: Pooler,
+    pub vision: Option<Vision>,
 }
 
 impl Engine {
@@ -171,6 +174,21 @@ impl Engine {
         self.shared.pooler.kind()
     }
 
+    /// The vision tower, if an mmproj file was loaded.
+    pub fn vision(&self) -> Option<&Vision> {
+        self.shared.vision.as_ref()
+    }
+
+    /// Encodes a picture for prompts of this model. Takes seconds for a large tower on a CPU, on the thread
+    /// of the caller.
+    ///
+    /// # Errors
+    /// [`Error::Image`], also without an mmproj file; [`Error::Backend`].
+    pub fn encode_image(&self, picture: &Picture) -> Result<Arc<ImageRows>, Error> {
+        let vision = self.vision().ok_or(ImageError::NoTower)?;
+        vision.encode(picture)
+    }
+
     /// Length of an embedding, per text or (without pooling) per token; for scores, the number of labels.
     pub fn vector_len(&self) -> usize {
         self.shared.pooler.len()
@@ -208,6 +226,15 @@ impl Engine {
         match tokens.iter().find(|&&token| token as usize >= n_vocab) {
             Some(&token) => Err(Error::Token { token, n_vocab }),
             None => Ok(()),
+        }
+    }
+
+    /// Checks that a step, next to `others` rows, can hold the rows of an image that it must not split.
+    pub(super) fn check_image(&self, rows: &ImageRows, others: usize) -> Result<(), Error> {
+        let room = self.max_rows().saturating_sub(others);
+        match self.program().sees_whole_images() && rows.len() > room {
+            true => Err(ImageError::Batch { rows: rows.len(), room }.into()),
+            false => Ok(()),
         }
     }
 

@@ -38,6 +38,8 @@ pub mod speed;
 mod state;
 mod stats;
 mod stop;
+mod upload;
+pub mod vision;
 
 pub use act::{ACT_TYPES, ActType};
 pub use adapter::Adapter;
@@ -54,8 +56,8 @@ pub use fault::{BrokenLogits, BrokenStage, Fault};
 pub use generate::Generation;
 pub use handle::Engine;
 pub use head::{HEAD_TYPES, HeadType};
-pub use load::{EngineOptions, Progress, memory, plan, program};
-pub use load::{FewLayers, fits, model, upload};
+pub use load::{EngineOptions, memory, plan, program};
+pub use load::{FewLayers, fits, model};
 pub use logprobs::LogProbs;
 pub use mtp::Mtp;
 pub use options::GenerateOptions;
@@ -67,6 +69,8 @@ pub use speculate::{Drafter, MtpDrafts, NgramLookup, Speculation};
 pub use stats::{AcceptedAt, Stats};
 pub use sterna_model::Pooling;
 pub use sterna_program::AdapterScale;
+pub use upload::{Progress, upload};
+pub use vision::{ImageError, ImageRows, Mmproj, Picture, PlacedImage, Vision};
 
 /// Positions of a page.
 pub const PAGE: usize = sterna_program::PAGE;

@@ -1,12 +1,10 @@
 //! Loads a file into an engine: options, the check that it fits, and the upload.
 
-use std::io;
-use std::ops::Range;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
-use ggml_types::{Dialect, HostTensor, KvCodec, KvSide, QuantType, kv, kv_on};
+use ggml_types::{Dialect, KvCodec, KvSide, QuantType, kv, kv_on};
 
 use super::act::ActType;
 use super::adapter::Adapter;
@@ -19,26 +17,17 @@ use super::mtp::{Block, Mtp};
 use super::pages::{Pages, SLOTS, Sliding, exact_pages_for, pages_for};
 use super::pool::{Pooler, RowNorm};
 use super::runner::{Runner, RunnerSlot};
+use super::upload::{Checked, Progress, of_weight, upload};
+use super::vision::{Mmproj, Vision};
 use super::{act, head, mtp};
 use sterna_backend::{
-    self as backend, Backend, BackendError, DeviceMemory, DeviceOptions, Plan, WeightBytes, WeightId,
-    WeightRows,
+    self as backend, Backend, BackendError, DeviceMemory, DeviceOptions, Plan, WeightId, WeightRows,
 };
-use sterna_gguf::{Access, FileTensor, Gguf, GgufError, OpenOptions, Source};
-use sterna_host::in_parallel;
+use sterna_gguf::{Access, Gguf, GgufError, OpenOptions, Source};
 use sterna_model as model;
-use sterna_model::{Hyper, Model, ModelError, MtpBlock, Options, Pooling};
+use sterna_model::{Hyper, Model, MtpBlock, Options, Pooling};
 use sterna_program::{ActQuant, KvWindow, Limits, Linear, Logits, Part, Program, Weight, WeightDecl};
 use sterna_tokenizer::{PreTokenizer, TokenizerOptions};
-
-/// Progress of loading.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Progress {
-    /// Bytes of weights that are on the backend.
-    pub done_bytes: u64,
-    /// Bytes of all weights.
-    pub total_bytes: u64,
-}
 
 /// Options of an engine.
 #[derive(Clone, Debug)]
@@ -99,6 +88,8 @@ pub struct EngineOptions {
     pub tokenizer_pre: Option<PreTokenizer>,
     /// LoRA adapters, which sequences may use; an adapter's id is its index.
     pub adapters: Vec<Adapter>,
+    /// The mmproj file with the vision tower; without one, prompts have no images.
+    pub mmproj: Option<Mmproj>,
 }
 
 impl EngineOptions {
@@ -159,6 +150,7 @@ impl Default for EngineOptions {
             access: Access::default(),
             tokenizer_pre: None,
             adapters: Vec::new(),
+            mmproj: None,
         }
     }
 }
@@ -277,6 +269,10 @@ impl Engine {
         let plan = plan_of(&model, &*backend)?;
         fits(&plan, n_ctx)?;
         let Model { mut program, weights, hyper, pooling, mtp, notes: of_file } = model;
+        let vision = match &options.mmproj {
+            Some(mmproj) => Some(tower(mmproj, options, &program, hyper.dim, backend.name())?),
+            None => None,
+        };
         let pooler = Pooler::read(&pooling, &weights, options.pooling)?;
         let norm = RowNorm::read(&pooling.norm, &weights)?;
         let ids = upload(&mut *backend, weights, &program, options.n_threads(), progress)?;
@@ -309,6 +305,7 @@ impl Engine {
             runner_slot: RunnerSlot::new(Runner::new(backend, exec, pages, &program, block)),
             pooler,
             adapters: options.adapters.clone(),
+            vision,
             gguf,
             hyper,
             program,
@@ -318,29 +315,6 @@ impl Engine {
         };
         Ok(Self { shared: Arc::new(shared) })
     }
-}
-
-/// Uploads the weights of a program to a backend: each is read, checked, uploaded and dropped before the next
-/// one.
-pub fn upload(
-    backend: &mut dyn Backend,
-    weights: Vec<FileTensor>,
-    program: &Program,
-    threads: usize,
-    mut progress: impl FnMut(Progress),
-) -> Result<Vec<WeightId>, Error> {
-    backend.prepare(program)?;
-    let total_bytes = weights.iter().map(|weight| weight.n_bytes() as u64).sum();
-    let mut done_bytes = 0;
-    progress(Progress { done_bytes, total_bytes });
-    let mut ids = Vec::with_capacity(weights.len());
-    for (tensor, decl) in weights.into_iter().zip(&program.weights) {
-        let bytes = tensor.n_bytes() as u64;
-        ids.push(backend.upload_rows(&Checked { tensor, decl, threads }).map_err(of_weight)?);
-        done_bytes += bytes;
-        progress(Progress { done_bytes, total_bytes });
-    }
-    Ok(ids)
 }
 
 /// Uploads those weights of the MTP block that the model does not have, and compiles its program. `norm` is
@@ -364,63 +338,32 @@ fn load_block(
     Block::new(exec, &block, norm)
 }
 
-/// A weight as a backend reads it: rows are checked and, for a re-encoded head, encoded as they are read.
-struct Checked<'a> {
-    tensor: FileTensor,
-    decl: &'a WeightDecl,
-    threads: usize,
-}
-
-impl WeightRows for Checked<'_> {
-    fn decl(&self) -> &WeightDecl {
-        self.decl
-    }
-
-    fn read(&self, rows: Range<usize>) -> Result<HostTensor, BackendError> {
-        let weight = |error: ModelError| BackendError::Weight(error.into());
-        // The file's type may store rows in groups, while the declared type does not.
-        let together = self.tensor.ty.rows_together();
-        let first = rows.start / together * together;
-        let end = rows.end.next_multiple_of(together).min(self.tensor.rows);
-        let tensor = self.tensor.read_rows(first..end).map_err(|error| weight(error.into()))?;
-        check_codes(&tensor, first, self.threads).map_err(weight)?;
-        if tensor.ty.is(self.decl.ty) {
-            return Ok(tensor);
+/// Loads the vision tower for a text model, on a backend of the same name or on the CPU.
+fn tower(
+    mmproj: &Mmproj,
+    options: &EngineOptions,
+    text: &Program,
+    dim: usize,
+    device: &str,
+) -> Result<Vision, Error> {
+    let model = Vision::read(mmproj, options.open_options())?;
+    Vision::check_text(&model, &mmproj.file, text, dim)?;
+    let threads = options.n_threads();
+    let backend = match mmproj.on_cpu {
+        true => backend::processor(threads)?,
+        false => {
+            let all = options.device.candidates(threads).into_iter();
+            let same = |backend: &Result<Box<dyn Backend>, BackendError>| {
+                backend.as_ref().is_ok_and(|backend| backend.name() == device)
+            };
+            all.into_iter().find(same).unwrap_or_else(|| backend::processor(threads))?
         }
-        let encoded = head::encoded(&tensor, self.decl.ty, self.threads);
-        let row_bytes = encoded.bytes.len() / encoded.rows;
-        let bytes = encoded.bytes.slice((rows.start - first) * row_bytes..(rows.end - first) * row_bytes);
-        Ok(HostTensor { rows: rows.len(), bytes, ..encoded })
+    };
+    let plans = [&model.tower, &model.merger].map(|half| backend.plan(&half.program));
+    for plan in plans {
+        fits(&plan?, options.n_ctx.unwrap_or(EngineOptions::DEFAULT_CTX))?;
     }
-
-    fn reader(&self) -> Option<Arc<dyn WeightBytes>> {
-        let is_as_declared = self.tensor.ty.is(self.decl.ty);
-        let (source, start) = self.tensor.source().filter(|_| is_as_declared)?;
-        Some(Arc::new(Again { source, start }))
-    }
-}
-
-/// Reads a weight's bytes from its file again.
-struct Again {
-    source: Arc<dyn Source>,
-    start: u64,
-}
-
-impl WeightBytes for Again {
-    fn read_at(&self, at: usize, into: &mut [u8]) -> io::Result<()> {
-        self.source.read_at(self.start + at as u64, into)
-    }
-}
-
-/// Unwraps the model's error for an invalid weight.
-fn of_weight(error: BackendError) -> Error {
-    match error {
-        BackendError::Weight(error) => match error.downcast::<ModelError>() {
-            Ok(error) => (*error).into(),
-            Err(error) => BackendError::Weight(error).into(),
-        },
-        error => error.into(),
-    }
+    Vision::load(model, backend, threads)
 }
 
 /// The plan of a backend for a model, without loading it: the memory that it would need.
@@ -559,19 +502,22 @@ fn build(
         let held = exact_pages_for(window, limits.seqs, pages_a_seq, limits.rows);
         limits.exact_pages = held + checkpoints * (window.newest_pages + 1);
     }
-    let wants_block = options.mtp != Mtp::Off && options.drafts > 0;
-    let mut model = Model::build(gguf, hyper, &Options { limits, k, v, window, n_ctx, mtp: wants_block })?;
+    let (wants_block, images) = (options.mtp != Mtp::Off && options.drafts > 0, options.mmproj.is_some());
+    let options_of_model = Options { limits, k, v, window, n_ctx, mtp: wants_block, images };
+    let mut model = Model::build(gguf, hyper, &options_of_model)?;
     if wants_block && options.mtp == Mtp::Needed && model.mtp.is_none() {
         return Err(mtp::none_loaded());
     }
     key_stats::add_from_file(&mut model.program, gguf.metadata())?;
-    if model.program.sees_ahead() {
+    if model.program.sees_ahead() || model.program.sees_whole_images() {
         for (option, codec) in [("EngineOptions::cache_type_k", k), ("EngineOptions::cache_type_v", v)] {
             if codec.windowed() {
-                let want = "a KV cache type that keeps no window, for a model whose rows see the whole text";
+                let want = "a KV cache type that keeps no window, for a model whose rows see later ones";
                 return Err(Error::Option { option, want: want.into(), got: codec.name().into() });
             }
         }
+    }
+    if model.program.sees_ahead() {
         // A text runs in one step.
         model.program.limits.rows = limits.rows.max(n_ctx);
     }
@@ -661,26 +607,6 @@ pub fn fits(plan: &Plan, n_ctx: usize) -> Result<(), Error> {
         }
         _ => Ok(()),
     }
-}
-
-/// Checks that the tensor, which begins with row `first`, contains no undefined codes: each kernel would
-/// decode them differently.
-fn check_codes(weight: &HostTensor, first: usize, threads: usize) -> Result<(), ModelError> {
-    /// Large enough that starting a thread pays off, small enough that all threads finish together.
-    const PIECE_BYTES: usize = 1 << 20;
-    let fail = |got: String| {
-        let want = format!("valid {} codes", weight.ty.name());
-        ModelError::Tensor { tensor: weight.name.clone(), want, got }
-    };
-    let row_bytes = weight.ty.row_bytes(weight.cols).map_err(|err| fail(err.to_string()))?;
-    let rows = &weight.bytes[..weight.rows * row_bytes];
-    let pieces: Vec<&[u8]> = rows.chunks((PIECE_BYTES / row_bytes).max(1) * row_bytes).collect();
-    if in_parallel(pieces.len(), threads, |at| weight.ty.is_valid(pieces[at])).into_iter().all(|valid| valid)
-    {
-        return Ok(());
-    }
-    let row = rows.chunks(row_bytes).position(|row| !weight.ty.is_valid(row));
-    Err(fail(format!("an invalid code in row {}", first + row.unwrap_or(0))))
 }
 
 /// A warning if the context is longer than the trained one.

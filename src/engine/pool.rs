@@ -20,12 +20,12 @@ pub(super) struct Pooler {
 
 /// A norm that the host applies to rows of the residual stream.
 pub(super) struct RowNorm {
-    kind: NormKind,
+    pub kind: NormKind,
     /// `[dim]`.
-    weight: Vec<f32>,
+    pub weight: Vec<f32>,
     /// `[dim]`.
-    bias: Option<Vec<f32>>,
-    eps: f64,
+    pub bias: Option<Vec<f32>>,
+    pub eps: f64,
 }
 
 struct Rank {
@@ -154,6 +154,14 @@ impl RowNorm {
         let of_norm = |w: sterna_program::Weight| floats(&weights[w.0 as usize]);
         let bias = norm.bias.map(of_norm).transpose()?;
         Ok(Self { kind: norm.kind, weight: of_norm(norm.weight)?, bias, eps: norm.eps.into() })
+    }
+
+    /// Normalises each of `rows`, `[n, dim]`.
+    pub fn apply_to_rows(&self, rows: &mut [f32]) {
+        for row in rows.chunks_exact_mut(self.weight.len()) {
+            let normed: Vec<f64> = self.apply(row).collect();
+            row.iter_mut().zip(normed).for_each(|(x, normed)| *x = normed as f32);
+        }
     }
 
     /// Normalises a row.

@@ -3,15 +3,16 @@
 //! It does not decide the order in which sequences run: [`Batch`](super::Batch) and
 //! [`Session`](super::Session) do.
 
-use std::ops::Deref;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::ops::{Deref, Range};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use super::mtp::{Block, Chain};
 use super::pages::Pages;
 use super::sequence::Sequence;
+use super::vision::picture::{ImageRows, PlacedImage};
 use crate::error::Error;
-use sterna_backend::{Backend, Exec, KvPage};
-use sterna_program::{Buf, PAGE, Program, Row, Sampling, Step, TokenChange};
+use sterna_backend::{Backend, BackendError, Exec, KvPage};
+use sterna_program::{Buf, PAGE, Program, Row, Sampling, Stage, Step, TokenChange};
 
 /// A backend with a compiled program, and the pages of its KV caches.
 pub(super) struct Runner {
@@ -34,6 +35,11 @@ pub(super) struct Runner {
     changes: Vec<TokenChange>,
     /// Buffer for copying a page.
     page: Vec<u8>,
+    /// Buffers that the first stages write the tokens' embeddings to.
+    embedded: Vec<Buf>,
+    n_stages: usize,
+    /// Rows of images in the step: the first of them, the image, and its first row there.
+    images: Vec<(Range<usize>, Arc<ImageRows>, usize)>,
 }
 
 /// Requested output of a sequence's rows in a step.
@@ -101,8 +107,27 @@ impl Runner {
         let x = program.buf_named("x").expect("every model has a residual stream");
         let free_slots = (0..pages.table().n_seqs() as u32).rev().collect();
         let is_device = backend.runs_ahead(exec, &Sampling::GREEDY);
-        let (rows, sampling, changes, page) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        Self { backend, exec, pages, free_slots, block, logits, x, is_device, rows, sampling, changes, page }
+        let embedded = program.stages.iter().map_while(|(_, stage)| match stage {
+            Stage::Embed(s) => Some(s.x),
+            _ => None,
+        });
+        Self {
+            backend,
+            exec,
+            pages,
+            free_slots,
+            block,
+            logits,
+            x,
+            is_device,
+            rows: Vec::new(),
+            sampling: Vec::new(),
+            changes: Vec::new(),
+            page: Vec::new(),
+            embedded: embedded.collect(),
+            n_stages: program.stages.len(),
+            images: Vec::new(),
+        }
     }
 
     /// True if runs are queued on a device while the host continues.
@@ -134,6 +159,7 @@ impl Runner {
         self.rows.clear();
         self.sampling.clear();
         self.changes.clear();
+        self.images.clear();
     }
 
     /// Appends the next `n` rows of a sequence to the step; their pages must be allocated. Returns the output
@@ -142,6 +168,14 @@ impl Runner {
         let slot = seq.slot.expect("a sequence that runs has a slot");
         self.pages.set_second(slot, seq.second);
         self.pages.set_adapters(slot, &seq.adapters);
+        self.pages.set_images(slot, seq.images.iter().map(PlacedImage::span));
+        for image in &seq.images {
+            let (from, to) = (image.at.max(seq.cached), image.end().min(seq.cached + n));
+            if from < to {
+                let first = self.rows.len() + from - seq.cached;
+                self.images.push((first..first + to - from, Arc::clone(&image.rows), from - image.at));
+            }
+        }
         for at in seq.cached..seq.cached + n {
             let is_last = at + 1 == seq.cached + n;
             let logits = match ask {
@@ -178,7 +212,19 @@ impl Runner {
             sampling: &self.sampling,
             changes: &self.changes,
         };
-        let ran = self.backend.run(self.exec, &step).map_err(Error::from).and_then(|()| self.fill_block());
+        let ran = match self.images.is_empty() {
+            true => self.backend.run(self.exec, &step),
+            false => run_with_images(
+                &mut *self.backend,
+                self.exec,
+                &step,
+                &self.images,
+                &self.embedded,
+                self.n_stages,
+            ),
+        }
+        .map_err(Error::from)
+        .and_then(|()| self.fill_block());
         if ran.is_err() {
             self.rows.iter().for_each(|row| self.pages.spoil(row.seq));
         }
@@ -399,6 +445,26 @@ impl Runner {
             None => Ok(()),
         }
     }
+}
+
+/// Runs a step in which rows of images take the place of the embeddings of tokens.
+fn run_with_images(
+    backend: &mut dyn Backend,
+    exec: Exec,
+    step: &Step<'_>,
+    images: &[(Range<usize>, Arc<ImageRows>, usize)],
+    embedded: &[Buf],
+    n_stages: usize,
+) -> Result<(), BackendError> {
+    backend.run_stages(exec, 0..embedded.len(), step)?;
+    for (rows, image, first) in images {
+        let dim = image.values().len() / image.len();
+        let values = &image.values()[first * dim..(first + rows.len()) * dim];
+        for buf in embedded {
+            backend.write(exec, *buf, rows.start, values)?;
+        }
+    }
+    backend.run_stages(exec, embedded.len()..n_stages, step)
 }
 
 /// Holds the runner between steps. A step takes it out, so no lock is held while a device works.

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::sampler::{Sampler, SamplerError, SamplerOptions};
+use super::vision::picture::PlacedImage;
 use sterna_program::{AdapterScale, Sampling};
 
 /// One sequence. Independent of any backend: [`Runner`](super::runner::Runner) runs it.
@@ -34,6 +35,8 @@ pub(super) struct Sequence {
     pub second: Option<u32>,
     /// LoRA adapters of all its rows.
     pub adapters: Arc<[AdapterScale]>,
+    /// The images among [`tokens`](Self::tokens), in order.
+    pub images: Vec<PlacedImage>,
 }
 
 impl Sequence {
@@ -51,6 +54,7 @@ impl Sequence {
             again: 0,
             second: None,
             adapters: Arc::default(),
+            images: Vec::new(),
         }
     }
 
@@ -62,6 +66,32 @@ impl Sequence {
     /// Number of tokens whose keys and values are missing.
     pub fn missing(&self) -> usize {
         self.tokens.len().saturating_sub(self.cached)
+    }
+
+    /// The tokens that are not placeholders of images.
+    pub fn text(&self) -> impl Iterator<Item = u32> {
+        let is_text = |at: usize| !self.images.iter().any(|image| (image.at..image.end()).contains(&at));
+        self.tokens.iter().enumerate().filter(move |(at, _)| is_text(*at)).map(|(_, token)| *token)
+    }
+
+    /// Number of its next rows, at most `n`, that end in no image. If an image begins at once, all its rows,
+    /// if these are at most `room`, and 0 otherwise.
+    pub fn whole_rows(&self, n: usize, room: usize) -> usize {
+        let end = self.cached + n;
+        match self.images.iter().find(|image| image.at < end && end < image.end()) {
+            None => n,
+            Some(image) if image.at > self.cached => image.at - self.cached,
+            Some(image) => Some(image.end() - self.cached).filter(|rows| *rows <= room).unwrap_or(0),
+        }
+    }
+
+    /// Drops the tokens from `position` on, and an image that this would cut as a whole.
+    pub fn truncate(&mut self, position: usize) {
+        let cut = self.images.iter().find(|image| image.at < position && position < image.end());
+        let position = cut.map_or(position, |image| image.at);
+        self.images.retain(|image| image.end() <= position);
+        self.tokens.truncate(position);
+        self.cached = self.cached.min(position);
     }
 
     /// The token at a position, including drafted tokens.

@@ -11,6 +11,7 @@ use super::sampler::Sampler;
 use super::sequence::Sequence;
 use super::speculate::{MtpDrafts, OwnDrafts, Speculation};
 use super::stats::Stats;
+use super::vision::picture::{ImageError, ImageRows, PlacedImage};
 use sterna_host::clock::Instant;
 use sterna_program::AdapterScale;
 use sterna_program::sampling::is_broken;
@@ -101,6 +102,21 @@ impl Session {
         self.seq.cached.min(self.position())
     }
 
+    /// Number of positions that the next step computes first.
+    pub(super) fn n_missing(&self) -> usize {
+        self.seq.missing()
+    }
+
+    /// The tokens that are not placeholders of images.
+    pub(super) fn text(&self) -> impl Iterator<Item = u32> {
+        self.seq.text()
+    }
+
+    /// True if it contains images.
+    pub(super) fn has_images(&self) -> bool {
+        !self.seq.images.is_empty()
+    }
+
     /// Number of positions left.
     pub fn remaining(&self) -> usize {
         self.engine.n_ctx() - self.position()
@@ -125,6 +141,44 @@ impl Session {
     /// The sampler of its tokens.
     pub fn sampler(&self) -> &Sampler {
         &self.seq.sampler
+    }
+
+    /// Appends tokens, which the next step computes.
+    ///
+    /// # Errors
+    /// [`Error::ContextFull`] and [`Error::Token`].
+    pub fn push(&mut self, tokens: &[u32]) -> Result<(), Error> {
+        self.check(tokens)?;
+        self.append(tokens);
+        Ok(())
+    }
+
+    /// Appends an image, whose rows the next step computes.
+    ///
+    /// # Errors
+    /// [`Error::ContextFull`]; [`Error::Image`] if no step can hold the image.
+    pub fn push_image(&mut self, rows: &Arc<ImageRows>) -> Result<(), Error> {
+        let (n_ctx, used, more) = (self.engine.n_ctx(), self.position(), rows.len());
+        if more > self.remaining() {
+            return Err(Error::ContextFull { n_ctx, used, more });
+        }
+        self.engine.check_image(rows, 0)?;
+        self.seq.discard_queued();
+        self.seq.images.push(PlacedImage::append(Arc::clone(rows), &mut self.seq.tokens));
+        Ok(())
+    }
+
+    /// Passes the logits after each position that the next step would compute to `each`: its index among all
+    /// positions, and `[n_vocab]`. An image whose rows see each other takes as many
+    /// [`EngineOptions::outputs`](super::EngineOptions::outputs) as it has rows.
+    ///
+    /// # Errors
+    /// As [`logits_each`](Self::logits_each).
+    pub fn pushed_logits<E: From<Error>>(
+        &mut self,
+        each: impl FnMut(usize, &[f32]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.missing_logits(self.seq.cached, each)
     }
 
     /// Feeds `tokens` to the model, in steps of at most
@@ -161,24 +215,47 @@ impl Session {
     ) -> Result<(), E> {
         self.check(tokens)?;
         self.complete()?;
+        let known = self.append(tokens);
+        let logits = self.missing_logits(known, |at, logits| each(at - known, logits));
+        if logits.is_err() {
+            self.forget(known);
+        }
+        logits
+    }
+
+    /// Computes the missing rows, and passes the logits of those from `first` on to `each`.
+    fn missing_logits<E: From<Error>>(
+        &mut self,
+        first: usize,
+        mut each: impl FnMut(usize, &[f32]) -> Result<(), E>,
+    ) -> Result<(), E> {
         let n_vocab = self.engine.hyper().n_vocab;
         let size = self.engine.max_rows().min(self.engine.max_outputs());
-        let mut logits = vec![0.0; size.min(tokens.len()) * n_vocab];
-        for (step, tokens) in tokens.chunks(size).enumerate() {
-            let logits = &mut logits[..tokens.len() * n_vocab];
-            let known = self.append(tokens);
-            if let Err(err) = self.step(tokens.len(), Ask::All, |runner, _| runner.logits(0, logits)) {
-                self.forget(known);
-                return Err(err.into());
-            }
-            for (row, logits) in logits.chunks_exact(n_vocab).enumerate() {
+        let mut logits = vec![0.0; size.min(self.seq.missing()) * n_vocab];
+        while self.seq.missing() > 0 {
+            let (cached, n) = (self.seq.cached, self.rows_of_step(size)?);
+            let logits = &mut logits[..n * n_vocab];
+            self.step(n, Ask::All, |runner, _| runner.logits(0, logits))?;
+            for (at, logits) in (cached..).zip(logits.chunks_exact(n_vocab)).filter(|(at, _)| *at >= first) {
                 if is_broken(logits) {
-                    return Err(self.broken(known + row)?.into());
+                    return Err(self.broken(at)?.into());
                 }
-                each(step * size + row, logits)?;
+                each(at, logits)?;
             }
         }
         Ok(())
+    }
+
+    /// Number of missing rows that a step of up to `most` rows runs.
+    fn rows_of_step(&self, most: usize) -> Result<usize, Error> {
+        let n = self.seq.missing().min(most);
+        if !self.engine.program().sees_whole_images() {
+            return Ok(n);
+        }
+        match self.seq.whole_rows(n, most) {
+            0 if n > 0 => Err(ImageError::Batch { rows: self.seq.missing(), room: most }.into()),
+            n => Ok(n),
+        }
     }
 
     /// Feeds `tokens` to the model and samples the next token, which is not fed yet. The backend samples if
@@ -463,10 +540,10 @@ impl Session {
         Ok(chain.into_logits())
     }
 
-    /// Drops every token from `position` on. Later tokens are then as if the session had never gone further.
-    /// With a windowed KV codec (`turboquant`) that holds for cuts by up to
-    /// [`KvWindow::newest`](sterna_program::KvWindow::newest) positions; after a longer cut, older positions
-    /// stay quantised as they were.
+    /// Drops every token from `position` on, and all of an image that would be cut. Later tokens are then as
+    /// if the session had never gone further. With a windowed KV codec (`turboquant`) that holds for cuts by
+    /// up to [`KvWindow::newest`](sterna_program::KvWindow::newest) positions; after a longer cut, older
+    /// positions stay quantised as they were.
     ///
     /// If layers keep only a sliding window, a cut by more than 64 positions may need positions before the
     /// window: the next step then recomputes all tokens from the first. With
@@ -477,8 +554,7 @@ impl Session {
     pub fn cut_back(&mut self, position: usize) {
         assert!(position <= self.position(), "cut back to {position} of {}", self.position());
         self.seq.discard_queued();
-        self.seq.tokens.truncate(position);
-        self.seq.cached = self.seq.cached.min(position);
+        self.seq.truncate(position);
         // While a batch uses the pages, the next step of the session releases them.
         if let Ok(mut runner) = self.engine.runner() {
             runner.trim(&mut self.seq);
@@ -497,6 +573,10 @@ impl Session {
         assert!(position <= self.position(), "a branch at {position} of {}", self.position());
         let mut branch = self.engine.new_session(Arc::clone(&self.seq.adapters))?;
         self.engine.runner()?.fork(&self.seq, &mut branch.seq, position)?;
+        if self.has_images() {
+            branch.seq.images.clone_from(&self.seq.images);
+            branch.cut_back(position);
+        }
         Ok(branch)
     }
 
@@ -528,7 +608,7 @@ impl Session {
                 let mut runner = self.engine.runner()?;
                 runner.trim(&mut self.seq);
                 let (cached, len) = (self.seq.cached, self.seq.tokens.len());
-                runner.pages.rows_up_to_kept(cached, len, self.seq.missing().min(most))
+                runner.pages.rows_up_to_kept(cached, len, self.rows_of_step(most)?)
             };
             let missing = self.seq.missing();
             match n {
@@ -570,7 +650,7 @@ impl Session {
     /// Drops the tokens from `known` on that are not in the cache.
     fn forget(&mut self, known: usize) {
         self.seq.discard_queued();
-        self.seq.tokens.truncate(known.max(self.seq.cached));
+        self.seq.truncate(known.max(self.seq.cached));
     }
 
     /// Runs one step and reads its results before another session's step overwrites them.

@@ -19,6 +19,7 @@ use super::handle::Engine;
 use super::pages::{PageKind, PageKinds, PageRef, pages_for};
 use super::runner::Runner;
 use super::session::Session;
+use super::vision::picture::ImageError;
 use sterna_backend::KvPage;
 use sterna_program::{KvDecl, Program};
 
@@ -38,6 +39,9 @@ impl Session {
     /// # Errors
     /// [`StateError::Io`]; [`Error::Backend`].
     pub fn save(&mut self, out: &mut impl Write) -> Result<(), Error> {
+        if self.has_images() {
+            return Err(ImageError::Saved.into());
+        }
         self.complete()?;
         let mut out = Summed::new(out);
         let tokens = self.tokens();

@@ -13,9 +13,9 @@ use super::keys::AskedKeys;
 use super::{Hyper, ModelError, Options, Windows, rope};
 use sterna_gguf::{FileTensor, Gguf, Metadata, Value};
 use sterna_program::{
-    ActQuant, Basis, BasisId, Buf, BufDecl, Embed, Expert, Gating, Groups, Kv, KvDecl, Linear, Logits, Norm,
-    NormKind, PartOf, Program, Rope, RopeId, RopeStyle, Routing, RowsOf, Sample, Stage, State, StateDecl,
-    Weight,
+    ActQuant, Axis, Basis, BasisId, Buf, BufDecl, Embed, Expert, Gating, Groups, Kv, KvDecl, Linear, Logits,
+    Norm, NormKind, PartOf, Program, Rope, RopeId, RopeStyle, Routing, RowsOf, Sample, Stage, State,
+    StateDecl, Weight,
 };
 
 /// Maximum number of experts; larger values are treated as a damaged file.
@@ -232,6 +232,11 @@ impl<'a> Builder<'a> {
         self.options.n_ctx
     }
 
+    /// True if prompts may contain images.
+    pub fn has_images(&self) -> bool {
+        self.options.images
+    }
+
     /// Number of rows of the tensor of this name, if the file has it.
     pub fn rows_of(&self, name: &str) -> Option<usize> {
         Some(self.gguf.find(name)?.rows())
@@ -332,6 +337,26 @@ impl<'a> Builder<'a> {
         let factors = if self.has(FACTORS) { self.rope_factors(FACTORS)? } else { None };
         self.note_unused_yarn()?;
         Ok(self.program.rope(rope::rope(&self.hyper.rope, style, factors.as_deref())))
+    }
+
+    /// Declares a rotary embedding that does not depend on the file.
+    pub(super) fn declared_rope(&mut self, rope: Rope) -> RopeId {
+        self.program.rope(rope)
+    }
+
+    /// Like [`rope`](Self::rope), with one axis per pair: M-RoPE.
+    ///
+    /// # Errors
+    /// As [`rope`](Self::rope).
+    pub(super) fn rope_of_axes(
+        &mut self,
+        style: RopeStyle,
+        axes: impl Iterator<Item = Axis>,
+    ) -> Result<RopeId, ModelError> {
+        let id = self.rope(style)?;
+        let rope = &mut self.program.ropes[id.0 as usize];
+        rope.axes = Some(axes.take(rope.inv_freq.len()).collect());
+        Ok(id)
     }
 
     /// Like [`rope`](Self::rope), without YaRN's factor on queries and keys. Also returns the factor by which
@@ -680,6 +705,26 @@ impl<'a> Builder<'a> {
             if self.has(&format!("{norm}.weight")) { Some(self.rms_norm(&norm, inputs)?) } else { None };
         let basis = self.basis_of(&format!("{stem}.weight"), inputs)?;
         Ok(Linear { norm, bias, act, scale: self.scales(stem, 1)?[0], basis, ..Linear::of(w) })
+    }
+
+    /// A linear layer of `[outputs, inputs]` with these weights, computed from `stem.weight`, and `stem.bias`
+    /// if the file has it.
+    ///
+    /// # Errors
+    /// [`ModelError::Tensor`] for a bias of another shape.
+    pub(super) fn layer_of(
+        &mut self,
+        stem: &str,
+        weights: Vec<f32>,
+        outputs: usize,
+        inputs: usize,
+    ) -> Result<Linear, ModelError> {
+        let mut tensor = floats(format!("{stem}.weight"), &weights);
+        (tensor.rows, tensor.cols) = (outputs, inputs);
+        let w = self.declare(tensor);
+        let bias = format!("{stem}.bias");
+        let bias = if self.has(&bias) { Some(self.vector(&bias, outputs)?) } else { None };
+        Ok(Linear { bias, ..Linear::of(w) })
     }
 
     /// A layer for the host (pooling): `stem.weight` of `[outputs, inputs]` and `stem.bias`, returned without
@@ -1183,7 +1228,7 @@ impl<'a> Builder<'a> {
     }
 
     /// All elements of a tensor with any number of dimensions.
-    fn elements(&mut self, name: &str, len: usize) -> Result<Vec<f32>, ModelError> {
+    pub(super) fn elements(&mut self, name: &str, len: usize) -> Result<Vec<f32>, ModelError> {
         let (rows, cols) = self.gguf.find(name).map_or((1, len), |tensor| (tensor.rows(), tensor.cols()));
         let whole = rows.checked_mul(cols) == Some(len);
         let (rows, cols) = if whole { (rows, cols) } else { (1, len) };

@@ -78,7 +78,9 @@ pub(super) fn decoder(m: &mut Builder<'_>, form: &Variant) -> Result<(), ModelEr
             format!("{layer}.attn_in"),
             AttnIn { q_norm, k_norm, rope, ..AttnIn::of(x, norm, qkv, kv, q) },
         );
-        let attend = Attend { window, soft_cap: form.soft_cap, ..Attend::causal(q, kv, scale, y) };
+        let whole_images = m.has_images();
+        let attend =
+            Attend { window, soft_cap: form.soft_cap, whole_images, ..Attend::causal(q, kv, scale, y) };
         m.push(format!("{layer}.attend"), attend);
 
         let w = m.projection(&blk("attn_output"), dim, q_dim)?;

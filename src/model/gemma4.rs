@@ -78,7 +78,10 @@ fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
             m.push(format!("{layer}.attn_in"), queries);
         }
         let window = windows.of(layer);
-        m.push(format!("{layer}.attend"), Attend { window, ..Attend::causal(q, kv, 1.0, y) });
+        // In the larger models, the rows of an image see each other in the layers with a window.
+        let whole_images = m.has_images() && is_local(layer) && !CAUSAL_IMAGES.contains(&dim);
+        let attend = Attend { window, whole_images, ..Attend::causal(q, kv, 1.0, y) };
+        m.push(format!("{layer}.attend"), attend);
 
         let w = m.projection(&blk("attn_output"), dim, q_dim)?;
         let post = Some(m.rms_norm(&blk("post_attention_norm"), dim)?);
@@ -118,6 +121,8 @@ fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
     m.end(x, norm, 1.0, soft_cap)
 }
 
+/// Widths of the models whose images are causal like text: E2B and E4B.
+pub(super) const CAUSAL_IMAGES: [usize; 2] = [1536, 2560];
 /// Pushes a layer's mixture and returns the buffer of its sum. The router has a norm of its own, a factor per
 /// element and `1 / sqrt(dim)`.
 fn experts(m: &mut Builder<'_>, mixture: Mixture, layer: usize, x: Buf) -> Result<Buf, ModelError> {

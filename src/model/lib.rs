@@ -53,6 +53,7 @@ pub mod smollm3;
 mod sparse;
 pub mod stablelm;
 pub mod starcoder2;
+pub mod vision;
 mod windows;
 
 use std::cmp::Reverse;
@@ -137,12 +138,15 @@ pub struct Options {
     pub n_ctx: usize,
     /// True if the program of the multi-token prediction (MTP) block is built, too, if the file has one.
     pub mtp: bool,
+    /// True if prompts may contain images: rows of an mmproj file's tower.
+    pub images: bool,
 }
 
 impl Options {
     /// Options for sequences that may use every page, with the default window of windowed codecs.
     pub fn new(limits: Limits, k: &'static dyn KvCodec, v: &'static dyn KvCodec) -> Self {
-        Self { limits, k, v, window: KvWindow::default(), n_ctx: limits.pages * PAGE, mtp: false }
+        let window = KvWindow::default();
+        Self { limits, k, v, window, n_ctx: limits.pages * PAGE, mtp: false, images: false }
     }
 }
 
@@ -243,6 +247,14 @@ pub enum ModelError {
         name: String,
         /// Remark on the known name that begins most like it; may be empty.
         nearest: String,
+        /// All known names.
+        known: String,
+    },
+    /// There is no tower for this kind of mmproj file.
+    #[error("projector `{name}` of the mmproj file is not supported; supported are: {known}")]
+    Projector {
+        /// Name in the file.
+        name: String,
         /// All known names.
         known: String,
     },

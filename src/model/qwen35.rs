@@ -10,8 +10,8 @@ use super::build::Mixture;
 use super::{Architecture, Builder, Hyper, ModelError};
 use sterna_gguf::Value;
 use sterna_program::{
-    Act, Attend, AttnIn, Buf, Delta, Experts, FfnIn, Linear, ProjAdd, ProjIn, RopeId, RopeStyle, RowsOf,
-    StateDecl, Weight,
+    Act, Attend, AttnIn, Axis, Buf, Delta, Experts, FfnIn, Linear, ProjAdd, ProjIn, RopeId, RopeStyle,
+    RowsOf, StateDecl, Weight,
 };
 
 /// Qwen3.5.
@@ -297,6 +297,11 @@ fn rope(m: &mut Builder<'_>, h: &Hyper) -> Result<RopeId, ModelError> {
         if let Some(pair) = (0..h.rope.dims / 2).find(|pair| !covered(*pair)) {
             let want = format!("sections that cover all {} pairs", h.rope.dims / 2);
             return Err(m.wrong(SECTIONS, want, format!("{sections:?}, without pair {pair}")));
+        }
+        if m.has_images() {
+            // Interleaved: pairs of the sections alternate.
+            let axes = [Axis::Time, Axis::Row, Axis::Column].into_iter().cycle();
+            return m.rope_of_axes(RopeStyle::Halves, axes);
         }
     }
     m.rope(RopeStyle::Halves)

@@ -6,7 +6,7 @@ use ggml_types::{Act, KvForm, types};
 
 use super::part::{Named, named};
 use super::{
-    Attend, AttnIn, Basis, BasisId, Buf, BufDecl, Conv, Delta, Embed, Expert, Experts, FfnIn, Groups,
+    Attend, AttnIn, Basis, BasisId, Buf, BufDecl, Clamp, Conv, Delta, Embed, Expert, Experts, FfnIn, Groups,
     HeadProj, Kv, KvDecl, LatentIn, Linear, Logits, Lora, Mamba, Norm, NormAdd, NormKind, PAGE, Program,
     ProjAdd, ProjIn, QkNorm, RopeId, Routing, Row, RowsOf, Sample, Stage, State, StateDecl, Step, Weight,
     WeightDecl,
@@ -51,6 +51,9 @@ impl Program {
                     "ropes",
                     format!("rope {i} has no pairs, or frequencies that are not finite"),
                 ));
+            }
+            if rope.axes.as_ref().is_some_and(|axes| axes.len() != rope.inv_freq.len()) {
+                return Err(fail("ropes", format!("rope {i} does not have one axis per pair")));
             }
         }
         let mut labels = std::collections::HashSet::new();
@@ -149,6 +152,13 @@ impl Program {
         }
         if stages.iter().any(|(_, stage)| matches!(stage, Stage::Attend(s) if s.ahead > 0)) {
             assert_whole(step);
+        }
+        if stages.iter().any(|(_, stage)| matches!(stage, Stage::Attend(s) if s.whole_images)) {
+            for (row, end) in step.rows.iter().zip(step.ends()) {
+                let image = step.pages.image_at(row.seq, row.pos);
+                let is_whole = image.is_none_or(|image| image.end() <= end + 1);
+                assert!(is_whole, "slot {}: {image:?} is cut after position {end}", row.seq);
+            }
         }
         let rows_of = |w: Weight| self.weight_decl(w).rows;
         for (_, stage) in stages {
@@ -359,7 +369,7 @@ impl Program {
     }
 
     fn check_attend(&self, s: &Attend) -> Result<(), String> {
-        let Attend { q, kv, scale, soft_cap, window, ahead, sinks, gate, out } = *s;
+        let Attend { q, kv, scale, soft_cap, window, ahead, whole_images, sinks, gate, out } = *s;
         let q_cols = self.want_buf("q", q, RowsOf::Step)?.cols;
         let out_cols = self.want_buf("out", out, RowsOf::Step)?.cols;
         let decl = self.want_heads(kv, q_cols)?;
@@ -380,11 +390,11 @@ impl Program {
             let seen = window.map_or("all".to_owned(), |window| window.to_string());
             return Err(format!("it sees {seen} positions of a cache that keeps {kept}"));
         }
-        if ahead > 0 {
+        if ahead > 0 || whole_images {
             if let Some((codec, _)) = decl.codecs().find(|(codec, _)| codec.windowed()) {
                 return Err(format!("it sees ahead, which KV codec {} is not for", codec.name()));
             }
-            if decl.sliding.is_some() {
+            if ahead > 0 && decl.sliding.is_some() {
                 return Err("it sees ahead, in a cache that keeps a window".into());
             }
         }
@@ -495,6 +505,9 @@ impl Program {
             self.want_norm(norm, dim)?;
         }
         want_factor("the sum's factor", scale)?;
+        if w.clamp.is_some() && post.is_none() {
+            return Err("bounds of a product without a norm of its own".into());
+        }
         self.want_linear(w, dim, cols)
     }
 
@@ -683,13 +696,11 @@ impl Program {
 
     /// Requires a layer without a norm of its own: it uses the input as normalised by the stage.
     fn want_plain(&self, linear: &Linear, rows: usize, cols: usize) -> Result<(), String> {
-        match linear.norm {
-            Some(_) => Err(format!(
-                "{}: a norm of its own, which no kernel supports",
-                self.weight_decl(linear.w).name
-            )),
-            None => self.want_linear(linear, rows, cols),
+        if linear.norm.is_some() || linear.clamp.is_some() {
+            let name = &self.weight_decl(linear.w).name;
+            return Err(format!("{name}: a norm or bounds of its own, which no kernel supports"));
         }
+        self.want_linear(linear, rows, cols)
     }
 
     /// Requires a layer that has no basis if it normalises its input again after the stage's norm.
@@ -705,8 +716,13 @@ impl Program {
     /// Requires a layer of this shape; it may have a norm of its own and a basis.
     fn want_linear(&self, linear: &Linear, rows: usize, cols: usize) -> Result<(), String> {
         // Every quantisation and factor is valid.
-        let Linear { w, ref norm, bias, act: _, scale: _, basis, ref lora } = *linear;
+        let Linear { w, ref norm, bias, act: _, scale: _, basis, ref lora, clamp } = *linear;
         let w = self.want_weight(w)?;
+        if let Some(Clamp { input, output }) = clamp
+            && ![input, output].iter().all(|[lower, upper]| lower <= upper)
+        {
+            return Err(format!("{}: bounds {input:?} and {output:?}", w.name));
+        }
         if (w.rows, w.cols) != (rows, cols) {
             return Err(format!("{}: want [{rows}, {cols}], have [{}, {}]", w.name, w.rows, w.cols));
         }

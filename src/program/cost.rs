@@ -137,10 +137,20 @@ impl Program {
             }
             Stage::Attend(s) => {
                 // `first` and `last` take the window and `ahead` into account.
-                let Attend { q, kv, scale: _, soft_cap: _, window: _, ahead: _, sinks: _, gate: _, out: _ } =
-                    *s;
+                let Attend {
+                    q,
+                    kv,
+                    scale: _,
+                    soft_cap: _,
+                    window: _,
+                    ahead: _,
+                    whole_images: _,
+                    sinks: _,
+                    gate: _,
+                    out: _,
+                } = *s;
                 let seen = |(row, end): (&Row, u32)| {
-                    let last = s.last(row.pos, end);
+                    let last = s.last(row, end, step.pages);
                     (last, u64::from(last + 1 - s.first(row.pos)))
                 };
                 let seen = || step.rows.iter().zip(step.ends()).map(seen);
@@ -306,7 +316,7 @@ impl Program {
             return Cost::default();
         }
         // `lora_cost` counts pairs.
-        let Linear { w, norm: _, bias: _, act: _, scale: _, basis: _, lora: _ } = *linear;
+        let Linear { w, norm: _, bias: _, act: _, scale: _, basis: _, lora: _, clamp: _ } = *linear;
         let decl = self.weight_decl(w);
         let macs = n_rows * decl.rows as u64 * decl.cols as u64;
         Cost { weight_bytes: self.weight_bytes(w), macs, ..Cost::default() }

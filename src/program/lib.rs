@@ -23,11 +23,11 @@ pub use part::{Layer, Part};
 pub use routing::{Gating, Groups, Routing};
 pub use sampling::{Sampling, TokenChange};
 pub use stage::{
-    Act, ActQuant, Attend, AttnIn, Basis, Conv, Delta, Embed, Expert, Experts, FfnIn, HeadProj, LatentIn,
-    Linear, Logits, Lora, Mamba, Norm, NormAdd, NormKind, ProjAdd, ProjIn, QkNorm, QueryScale, Rope,
-    RopeStyle, Sample, Stage, Xielu,
+    Act, ActQuant, Attend, AttnIn, Axis, Basis, Clamp, Conv, Delta, Embed, Expert, Experts, FfnIn, HeadProj,
+    LatentIn, Linear, Logits, Lora, Mamba, Norm, NormAdd, NormKind, ProjAdd, ProjIn, QkNorm, QueryScale,
+    Rope, RopeStyle, Sample, Stage, Xielu,
 };
-pub use step::{AdapterScale, KvWindow, PAGE, PageTable, Row, StateSlots, Step};
+pub use step::{AdapterScale, ImageSpan, KvWindow, PAGE, PageTable, Row, StateSlots, Step};
 pub use vectors::LayerVectors;
 
 use std::ops::Range;
@@ -433,6 +433,12 @@ impl Program {
             self.kvs[i].sliding = windows.and_then(|windows| windows.into_iter().max());
         }
         self.limits.sliding_pages = if self.sliding().is_some() { pages } else { 0 };
+    }
+
+    /// True if rows of an image see its later rows in some attention stage, so that an image must not be
+    /// split between steps.
+    pub fn sees_whole_images(&self) -> bool {
+        self.attends().any(|s| s.whole_images)
     }
 
     /// True if rows of an attention stage see later positions.

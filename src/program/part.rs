@@ -153,7 +153,18 @@ pub(super) fn named(stage: &mut Stage) -> Vec<Named<'_>> {
             all
         }
         Stage::Attend(s) => {
-            let Attend { q, kv, scale: _, soft_cap: _, window: _, ahead: _, sinks, gate, out } = s;
+            let Attend {
+                q,
+                kv,
+                scale: _,
+                soft_cap: _,
+                window: _,
+                ahead: _,
+                whole_images: _,
+                sinks,
+                gate,
+                out,
+            } = s;
             let mut all = vec![In(q), Named::Kv(kv)];
             all.extend(sinks.as_mut().map(Named::Weight));
             all.extend(gate.as_mut().map(In));
@@ -220,7 +231,7 @@ fn of_norm(norm: &mut Norm) -> impl Iterator<Item = Named<'_>> {
 }
 
 fn of_linear(linear: &mut Linear) -> impl Iterator<Item = Named<'_>> {
-    let Linear { w, norm, bias, act: _, scale: _, basis, lora } = linear;
+    let Linear { w, norm, bias, act: _, scale: _, basis, lora, clamp: _ } = linear;
     let weights = [Some(w), bias.as_mut()].into_iter().flatten().map(Named::Weight);
     let input = norm.iter_mut().flat_map(of_norm).chain(basis.as_mut().map(Named::Basis));
     weights.chain(input).chain(of_lora(lora))
@@ -388,9 +399,9 @@ impl Program {
                     format!("{decl:?}")
                 }
                 Named::Rope(rope) => {
-                    let Rope { style, .. } = &self.ropes[rope.0 as usize];
+                    let Rope { style, axes, .. } = &self.ropes[rope.0 as usize];
                     *rope = RopeId(0);
-                    format!("{style:?}")
+                    format!("{style:?}, axes {}", axes.is_some())
                 }
                 Named::Basis(basis) => {
                     let block = self.bases[basis.0 as usize].block;

@@ -11,7 +11,8 @@ use super::{
 impl Linear {
     /// A linear layer that takes its input as it is.
     pub fn of(w: Weight) -> Self {
-        Self { w, norm: None, bias: None, act: ActQuant::None, scale: 1.0, basis: None, lora: Vec::new() }
+        let (norm, bias, basis, clamp) = (None, None, None, None);
+        Self { w, norm, bias, act: ActQuant::None, scale: 1.0, basis, lora: Vec::new(), clamp }
     }
 }
 
@@ -53,7 +54,18 @@ impl AttnIn {
 impl Attend {
     /// Attention of each row to all rows of its sequence up to itself.
     pub fn causal(q: Buf, kv: Kv, scale: f32, out: Buf) -> Self {
-        Self { q, kv, scale, soft_cap: None, window: None, ahead: 0, sinks: None, gate: None, out }
+        Self {
+            q,
+            kv,
+            scale,
+            soft_cap: None,
+            window: None,
+            ahead: 0,
+            whole_images: false,
+            sinks: None,
+            gate: None,
+            out,
+        }
     }
 }
 

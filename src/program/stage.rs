@@ -8,7 +8,7 @@ use std::sync::Arc;
 use ggml_types::turboquant::hadamard;
 pub use ggml_types::{Act, ActQuant, Xielu};
 
-use super::{BasisId, Buf, Kv, RopeId, Routing, RowsOf, State, Weight};
+use super::{BasisId, Buf, Kv, PageTable, RopeId, Routing, Row, RowsOf, State, Weight};
 
 /// One stage of the forward pass. Backends match it without a `_` arm.
 #[derive(Clone, Debug)]
@@ -302,8 +302,9 @@ impl QueryScale {
 /// `out[r] = softmax(cap(scale * q[r] . K[first ..= last])) V`, with `cap(z) = c tanh(z / c)` if there is a
 /// soft cap `c`, each query head with KV head `head / (n_heads / n_kv_heads)`, over the row's own sequence.
 /// `first` is 0, or the start of the window; `last` is `pos[r]`, or up to `ahead` positions later if rows see
-/// ahead, limited by the sequence's rows in the step. If heads have sinks, the sum of each softmax has one
-/// more term, `exp(sink[head])`, without a value. If there is a gate, `out[r]` is multiplied by `1 / (1 +
+/// ahead, limited by the sequence's rows in the step; if images are seen whole, `last` of a row of an image
+/// is the last position of that image. If heads have sinks, the sum of each softmax has one more term,
+/// `exp(sink[head])`, without a value. If there is a gate, `out[r]` is multiplied by `1 / (1 +
 /// exp(-gate[r]))`, element by element.
 #[derive(Clone, Debug)]
 pub struct Attend {
@@ -320,6 +321,9 @@ pub struct Attend {
     /// Number of later positions that a row reads: 0 for causal attention, [`ALL`](Self::ALL) for an encoder.
     /// If it is above 0, all rows of a sequence run in one step.
     pub ahead: u32,
+    /// True if a row of an [image](super::ImageSpan) also reads the later rows of that image (Gemma 3). All
+    /// rows of an image that are not cached run in one step then.
+    pub whole_images: bool,
     /// `[n_heads]`, f32: a sink logit per head (GPT-OSS).
     pub sinks: Option<Weight>,
     /// In: `[rows, n_heads * head_dim]`.
@@ -571,7 +575,7 @@ pub struct Sample {
 
 /// `y = scale * (W q(norm(x))) + bias`, with `norm(x)` rotated to the basis of the weights. Each [`Lora`]
 /// that the row's sequence uses adds `s * scale * B (A norm(x))`, which takes the input before it is
-/// quantised.
+/// quantised. With bounds, `norm(x)` and `y` are clamped to them.
 #[derive(Clone, Debug)]
 pub struct Linear {
     /// `[outputs, inputs]`.
@@ -591,6 +595,9 @@ pub struct Linear {
     /// Pairs of adapters, at most one each: `a` is `[rank, inputs]`, `b` is `[outputs, rank]`. Not with a
     /// basis.
     pub lora: Vec<Lora>,
+    /// Bounds of the input and of `y`. Allowed where an own `norm` is; in [`ProjAdd`] only with a norm of the
+    /// product.
+    pub clamp: Option<Clamp>,
 }
 
 /// A pair of a LoRA adapter. It applies to the rows of sequences that use the adapter with a scale `s` other
@@ -607,11 +614,21 @@ pub struct Lora {
     pub scale: f32,
 }
 
+/// Bounds of a linear layer: lower and upper, which may be infinite.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Clamp {
+    /// Bounds of the input, after norms.
+    pub input: [f32; 2],
+    /// Bounds of the output.
+    pub output: [f32; 2],
+}
+
 impl Linear {
     /// Key of the input's preparation before the product: layers with equal keys share one input. A norm is
     /// identified by its weight.
-    pub fn prepared(&self) -> (Option<Weight>, Option<BasisId>, ActQuant) {
-        (self.norm.as_ref().map(|norm| norm.weight), self.basis, self.act)
+    pub fn prepared(&self) -> (Option<Weight>, Option<BasisId>, ActQuant, Option<[f32; 2]>) {
+        let norm = self.norm.as_ref().map(|norm| norm.weight);
+        (norm, self.basis, self.act, self.clamp.map(|clamp| clamp.input))
     }
 
     /// True if the input is rotated, or normalised a second time, before it is quantised, which needs a
@@ -643,7 +660,8 @@ pub enum NormKind {
     Layer,
 }
 
-/// A rotary position embedding: pair `i` of a head is rotated by `pos * inv_freq[i]`.
+/// A rotary position embedding: pair `i` of a head is rotated by `pos * inv_freq[i]`, or with axes by
+/// `place[axes[i]] * inv_freq[i]`, where `place` is [`PageTable::place`](super::PageTable::place) of the row.
 #[derive(Clone, Debug)]
 pub struct Rope {
     /// The elements that form a pair.
@@ -653,6 +671,20 @@ pub struct Rope {
     pub inv_freq: Arc<[f64]>,
     /// Factor on the rotated pairs (YaRN's attention factor), usually 1.
     pub magnitude: f32,
+    /// The axis of each pair's position, `[pairs]`: M-RoPE of Qwen, 2-D RoPE of vision towers. `None` if all
+    /// pairs are rotated by the position in the sequence.
+    pub axes: Option<Arc<[Axis]>>,
+}
+
+/// Axis of a rotary position.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Axis {
+    /// The same for all rows of an image.
+    Time,
+    /// Row of the image's grid.
+    Row,
+    /// Column of the image's grid.
+    Column,
 }
 
 impl Expert {
@@ -673,9 +705,13 @@ impl Attend {
     /// Value of [`ahead`](Self::ahead) for every position of the sequence.
     pub const ALL: u32 = u32::MAX;
 
-    /// The last position that a row at `pos` reads, in a sequence whose last row in the step is at `end`.
-    pub fn last(&self, pos: u32, end: u32) -> u32 {
-        if self.ahead == 0 { pos } else { pos.saturating_add(self.ahead).min(end) }
+    /// The last position that a row reads, in a sequence whose last row in the step is at `end`.
+    pub fn last(&self, row: &Row, end: u32, pages: &PageTable) -> u32 {
+        match self.whole_images.then(|| pages.image_at(row.seq, row.pos)).flatten() {
+            Some(image) => image.end() - 1,
+            None if self.ahead == 0 => row.pos,
+            None => row.pos.saturating_add(self.ahead).min(end),
+        }
     }
 
     /// The first position that a row at `pos` reads.
@@ -744,14 +780,21 @@ impl Rope {
         (0..head_dim / 2).map(|i| rotated(i).map(element)).collect()
     }
 
-    /// Cosines and sines of a position's angles, times the magnitude: `[pairs]` each, computed in f64.
+    /// The rotary position of a row on each [`Axis`].
+    pub fn place(&self, row: &Row, pages: &PageTable) -> [u32; 3] {
+        if self.axes.is_some() { pages.place(row.seq, row.pos) } else { [row.pos; 3] }
+    }
+
+    /// Cosines and sines of a [place's](Self::place) angles, times the magnitude: `[pairs]` each, computed in
+    /// f64.
     ///
     /// # Panics
     /// If a slice is shorter than the pairs.
-    pub fn cos_sin(&self, pos: u32, cos: &mut [f32], sin: &mut [f32]) {
+    pub fn cos_sin(&self, place: [u32; 3], cos: &mut [f32], sin: &mut [f32]) {
         let magnitude = f64::from(self.magnitude);
         for (i, inv_freq) in self.inv_freq.iter().enumerate() {
-            let (s, c) = (f64::from(pos) * inv_freq).sin_cos();
+            let axis = self.axes.as_ref().map_or(Axis::Time, |axes| axes[i]);
+            let (s, c) = (f64::from(place[axis as usize]) * inv_freq).sin_cos();
             (cos[i], sin[i]) = ((c * magnitude) as f32, (s * magnitude) as f32);
         }
     }

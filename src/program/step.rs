@@ -145,7 +145,8 @@ impl KvWindow {
 /// were split into steps.
 ///
 /// If the program has recurrent states, a sequence also has two slots for these ([`StateSlots`]). A sequence
-/// of two texts stores the start of the second one, and one with LoRA adapters their scales.
+/// of two texts stores the start of the second one, one with LoRA adapters their scales, and one with images
+/// where their rows are.
 #[derive(Clone, Debug, Default)]
 pub struct PageTable {
     seqs: Vec<Vec<u32>>,
@@ -154,6 +155,7 @@ pub struct PageTable {
     states: Vec<Option<StateSlots>>,
     seconds: Vec<Option<u32>>,
     adapters: Vec<Arc<[AdapterScale]>>,
+    images: Vec<Vec<ImageSpan>>,
 }
 
 /// A LoRA adapter that a sequence uses.
@@ -163,6 +165,42 @@ pub struct AdapterScale {
     pub adapter: u32,
     /// Factor on the adapter's products; 0 does nothing.
     pub scale: f32,
+}
+
+/// The rows of an image in a sequence: one per cell of its grid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ImageSpan {
+    /// Position of the first row.
+    pub start: u32,
+    /// Rows and columns of the grid, both at least 1.
+    pub grid: [u32; 2],
+    /// Side of the square blocks of cells that are listed one after another, a divisor of both; 1 lists the
+    /// grid row by row.
+    pub block: u32,
+}
+
+impl ImageSpan {
+    /// Number of positions.
+    pub fn len(&self) -> u32 {
+        self.grid[0] * self.grid[1]
+    }
+
+    /// False: an image has at least one row.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Position after the last row.
+    pub fn end(&self) -> u32 {
+        self.start + self.len()
+    }
+
+    /// Row and column of the `i`-th listed cell.
+    pub fn cell(&self, i: u32) -> [u32; 2] {
+        let side = self.block;
+        let (block, within, blocks) = (i / (side * side), i % (side * side), self.grid[1] / side);
+        [block / blocks * side + within / side, block % blocks * side + within % side]
+    }
 }
 
 /// Slots of a sequence's recurrent states in a step. A slot id refers to the same slot in every layer. Both
@@ -185,6 +223,7 @@ impl PageTable {
             states: vec![None; seqs],
             seconds: vec![None; seqs],
             adapters: vec![Arc::default(); seqs],
+            images: vec![Vec::new(); seqs],
         }
     }
 
@@ -282,6 +321,41 @@ impl PageTable {
     /// If the slot does not exist.
     pub fn set_adapters(&mut self, seq: u32, adapters: Arc<[AdapterScale]>) {
         self.adapters[seq as usize] = adapters;
+    }
+
+    /// The image that a position of a sequence is a row of.
+    pub fn image_at(&self, seq: u32, pos: u32) -> Option<ImageSpan> {
+        let images = self.images.get(seq as usize)?;
+        images.iter().find(|image| (image.start..image.end()).contains(&pos)).copied()
+    }
+
+    /// Sets the images of a sequence, in the order of their positions.
+    ///
+    /// # Panics
+    /// If the slot does not exist.
+    pub fn set_images(&mut self, seq: u32, images: impl IntoIterator<Item = ImageSpan>) {
+        let of_seq = &mut self.images[seq as usize];
+        of_seq.clear();
+        of_seq.extend(images);
+    }
+
+    /// Rotary position of a position on each [`Axis`](super::Axis), as in M-RoPE: text advances all axes by
+    /// one. The cells of an image have the time of its first row, their row and column added to it on the
+    /// other axes, and text after an image continues after its longer side.
+    pub fn place(&self, seq: u32, pos: u32) -> [u32; 3] {
+        let mut passed = 0;
+        for image in self.images.get(seq as usize).into_iter().flatten() {
+            if pos < image.start {
+                break;
+            }
+            let start = image.start - passed;
+            if pos < image.end() {
+                let [row, col] = image.cell(pos - image.start);
+                return [start, start + row, start + col];
+            }
+            passed += image.len() - image.grid[0].max(image.grid[1]);
+        }
+        [pos - passed; 3]
     }
 
     /// The exact page in which `row` reads page `i` of its sequence; `None` if it reads the quantised page.

@@ -5,7 +5,7 @@ use std::fmt;
 use ggml_types::{Act, ActQuant};
 
 use super::{
-    Attend, AttnIn, Buf, Conv, Delta, Embed, Expert, Experts, FfnIn, Gating, Groups, HeadProj, KvDecl,
+    Attend, AttnIn, Buf, Clamp, Conv, Delta, Embed, Expert, Experts, FfnIn, Gating, Groups, HeadProj, KvDecl,
     LatentIn, Linear, Logits, Lora, Mamba, Norm, NormAdd, NormKind, Program, ProjAdd, ProjIn, QkNorm,
     QueryScale, Rope, RopeStyle, Routing, RowsOf, Sample, Stage, StateDecl, Weight,
 };
@@ -65,6 +65,9 @@ impl fmt::Display for Rope {
         write!(f, "{style}, {} pairs, {first:.6e} to {last:.6e} rad", self.inv_freq.len())?;
         if self.magnitude != 1.0 {
             write!(f, ", times {}", self.magnitude)?;
+        }
+        if self.axes.is_some() {
+            write!(f, ", of several axes")?;
         }
         Ok(())
     }
@@ -154,7 +157,7 @@ impl Program {
                 format!("{} = {of_head} per head of {}", self.buf_name(out), w.len())
             }
             Stage::Attend(s) => {
-                let Attend { q, kv, scale, soft_cap, window, ahead, sinks, gate, out } = *s;
+                let Attend { q, kv, scale, soft_cap, window, ahead, whole_images, sinks, gate, out } = *s;
                 let soft_cap = soft_cap.map_or(String::new(), |cap| format!(", soft cap {cap}"));
                 let window = window.map_or(String::new(), |window| format!(", window {window}"));
                 let ahead = match ahead {
@@ -162,10 +165,11 @@ impl Program {
                     Attend::ALL => ", all ahead".to_owned(),
                     n => format!(", {n} ahead"),
                 };
+                let images = if whole_images { ", whole images" } else { "" };
                 let sinks = sinks.map_or(String::new(), |w| format!(", sinks {}", self.name_of(w)));
                 let gate = gate.map_or(String::new(), |gate| format!("sigmoid({}) * ", self.buf_name(gate)));
                 format!(
-                    "{} = {gate}attend({}, kv {}, scale {scale}{soft_cap}{window}{ahead}{sinks})",
+                    "{} = {gate}attend({}, kv {}, scale {scale}{soft_cap}{window}{ahead}{images}{sinks})",
                     self.buf_name(out),
                     self.buf_name(q),
                     kv.0
@@ -323,7 +327,7 @@ impl Program {
     }
 
     fn linear_text(&self, linear: &Linear, x: &str) -> String {
-        let Linear { w, ref norm, bias, act, scale, basis, ref lora } = *linear;
+        let Linear { w, ref norm, bias, act, scale, basis, ref lora, clamp } = *linear;
         let normed = norm.as_ref().map(|norm| self.norm_text(norm, x));
         let x = normed.as_deref().unwrap_or(x);
         let lora = self.lora_text(lora, x, |a, x| format!("{a} {x}"));
@@ -336,7 +340,13 @@ impl Program {
         };
         let scale = factor(scale);
         let bias = bias.map_or(String::new(), |bias| format!(" + {}", self.name_of(bias)));
-        format!("{scale}{} {x}{bias}{lora}", self.name_of(w))
+        match clamp {
+            None => format!("{scale}{} {x}{bias}{lora}", self.name_of(w)),
+            Some(Clamp { input, output }) => {
+                let w = self.name_of(w);
+                format!("clamp({scale}{w} clamp({x}, {input:?}){bias}{lora}, {output:?})")
+            }
+        }
     }
 
     /// The terms of adapters; `first` is the product with the first matrix.

@@ -11,7 +11,7 @@ use tokio::sync::mpsc::{Receiver, error::TryRecvError};
 use super::handover::{ExportedPrompts, Ticket, TransferredPages};
 use super::shares::Share;
 use super::slots::{self, SlotOrder};
-use sterna_engine::{AdapterScale, Engine, Event, GenerateOptions, LogProbs, Pooled, Stats};
+use sterna_engine::{AdapterScale, Engine, Event, GenerateOptions, LogProbs, PlacedImage, Pooled, Stats};
 
 /// Text to be generated, or texts to be embedded or scored. Every endpoint family converts its requests to
 /// jobs.
@@ -48,6 +48,8 @@ pub struct Job {
     pub export_to: Option<Arc<ExportedPrompts>>,
     /// Pages of its only prompt that another server has computed.
     pub transferred: Option<TransferredPages>,
+    /// Images among the tokens of its only prompt.
+    pub images: Vec<PlacedImage>,
 }
 
 impl Job {
@@ -70,6 +72,7 @@ impl Job {
             slot: None,
             export_to: None,
             transferred: None,
+            images: Vec::new(),
         }
     }
 

@@ -29,6 +29,7 @@ mod family;
 mod fields;
 mod handover;
 mod http;
+mod images;
 mod in_process;
 mod instance;
 mod job;

@@ -5,6 +5,7 @@ use serde_json::{Map, Value, json};
 use super::constraints::{AnswerForm, Constraints};
 use super::error::ApiError;
 use super::fields::{Fields, missing, request};
+use super::images::{self, ImageUrl};
 use super::kinds::{Any, Bool, Dict, Entries, List, Object, Only, Text, TextOr, Word};
 use super::model::Served;
 use super::results;
@@ -41,10 +42,11 @@ request! {
 }
 
 request! {
-    /// A part of a message's content. Only text is supported.
+    /// A part of a message's content.
     pub enum ContentPart {
         TextPart,
         RefusalPart,
+        ImagePart,
     }
 }
 
@@ -59,6 +61,14 @@ request! {
     /// A part with the assistant's refusal.
     pub struct RefusalPart of { "const": "refusal" } {
         refusal: Text or missing("a text"),
+    }
+}
+
+request! {
+    /// A part with an image, in `/v1/chat/completions`, if the server has the model's mmproj file.
+    pub struct ImagePart of { "const": "image_url" } {
+        /// A data URL in base64, or an object with one as its `url`.
+        image_url: Any as { "type": ["string", "object"] },
     }
 }
 
@@ -121,6 +131,8 @@ pub struct ChatPrompt {
     pub assistant_prefix: Option<String>,
     /// Tools and other variables of the template.
     pub extras: Extras,
+    /// Images at the [marks](chat::IMAGE) in the messages.
+    pub images: Vec<ImageUrl>,
 }
 
 impl ChatPrompt {
@@ -141,12 +153,14 @@ impl ChatPrompt {
     /// # Errors
     /// 400 if the template refuses it, or renders it to no tokens.
     pub fn prompt(&self, served: &Served) -> Result<Prompt, ApiError> {
-        let Self { messages, add_generation_prompt, assistant_prefix, extras } = self;
+        let Self { messages, add_generation_prompt, assistant_prefix, extras, images } = self;
+        let mut extras = extras.clone();
+        extras.around_images = images.first().map(|first| images::check(served, first)).transpose()?;
         let (template, tokenizer) = (&served.template, served.tokenizer());
         self.check_bytes(served, served.most_text())?;
         let opens = *add_generation_prompt;
         let prefix = assistant_prefix.as_deref();
-        let prompt = served.syntax.prompt(template, tokenizer, messages, extras, opens, prefix);
+        let prompt = served.syntax.prompt(template, tokenizer, messages, &extras, opens, prefix);
         match prompt {
             Ok(prompt) if prompt.ids.is_empty() => {
                 Err(ApiError::bad("the chat template renders these messages to no tokens"))
@@ -206,10 +220,12 @@ pub fn chat_prompt(
     messages: &Entries<'_, Message>,
     fields: &Fields<'_, ChatFields>,
 ) -> Result<ChatPrompt, ApiError> {
-    let messages = at_least_one(messages)?.iter().map(|message| self::message(&message?));
+    let mut images = Vec::new();
+    let messages = at_least_one(messages)?.iter().map(|message| read(&message?, Some(&mut images)));
     let messages = messages.collect::<Result<_, _>>()?;
     let thinking = Thinking::by_effort(fields.reasoning_effort()?);
-    going_on(&fields.part(), messages, extras(&fields.part(), thinking)?)
+    let chat = going_on(&fields.part(), messages, extras(&fields.part(), thinking)?)?;
+    Ok(ChatPrompt { images, ..chat })
 }
 
 /// The conversation of these messages. The last one may be an assistant message to continue.
@@ -243,6 +259,7 @@ pub fn going_on(
             add_generation_prompt: opens.unwrap_or(true),
             assistant_prefix: None,
             extras,
+            images: Vec::new(),
         });
     }
     if last > 0 && is_assistants(last - 1) {
@@ -255,14 +272,19 @@ pub fn going_on(
         return Err(ApiError::in_field("messages", message));
     }
     let assistant_prefix = messages.pop().map(|last| last.content);
-    Ok(ChatPrompt { messages, add_generation_prompt: true, assistant_prefix, extras })
+    Ok(ChatPrompt { messages, add_generation_prompt: true, assistant_prefix, extras, images: Vec::new() })
 }
 
-/// Reads one message.
+/// Reads one message without images.
 ///
 /// # Errors
 /// 400 that names the field.
 pub fn message(fields: &Fields<'_, Message>) -> Result<chat::Message, ApiError> {
+    read(fields, None)
+}
+
+/// Reads one message, and adds its images to `images`; `None` refuses them.
+fn read(fields: &Fields<'_, Message>, images: Option<&mut Vec<ImageUrl>>) -> Result<chat::Message, ApiError> {
     let role = fields.role()?;
     fields.function_call()?;
     let tool_calls = fields.tool_calls()?.unwrap_or_default();
@@ -273,7 +295,7 @@ pub fn message(fields: &Fields<'_, Message>) -> Result<chat::Message, ApiError> 
     }
     Ok(chat::Message {
         role: role.to_owned(),
-        content: if role == "tool" { results::text(&path, given) } else { content(&path, given)? },
+        content: if role == "tool" { results::text(&path, given) } else { parts(&path, given, images)? },
         reasoning_content: fields.reasoning_content()?.map(str::to_owned),
         tool_calls: tool_calls.iter().map(|call| self::call(&call?)).collect::<Result<_, _>>()?,
         tool_call_id: fields.tool_call_id()?.map(str::to_owned),
@@ -332,7 +354,7 @@ pub fn extras(fields: &Fields<'_, TemplateFields>, thinking: Thinking) -> Result
         variables.insert("enable_thinking".into(), on.into());
     }
     variables.extend(fields.chat_template_kwargs()?.cloned().unwrap_or_default());
-    Ok(Extras { tools: Vec::new(), variables })
+    Ok(Extras { variables, ..Extras::default() })
 }
 
 /// The text of a message's content: a text, null, or parts, which are joined by newlines.
@@ -340,23 +362,51 @@ pub fn extras(fields: &Fields<'_, TemplateFields>, thinking: Thinking) -> Result
 /// # Errors
 /// 400 for parts that are not text.
 pub fn content(name: &str, value: Option<&Value>) -> Result<String, ApiError> {
+    parts(name, value, None)
+}
+
+/// As [`content`]; parts with images are added to `images`, and are marks in the text.
+fn parts(
+    name: &str,
+    value: Option<&Value>,
+    mut images: Option<&mut Vec<ImageUrl>>,
+) -> Result<String, ApiError> {
     let parts = match value {
         None => return Ok(String::new()),
         Some(Value::String(text)) => return Ok(text.clone()),
         Some(Value::Array(parts)) => parts,
         Some(other) => return Err(ApiError::field(name, "a text or a list of parts", other)),
     };
-    let mut texts = Vec::with_capacity(parts.len());
+    let mut text = String::new();
     for (at, part) in parts.iter().enumerate() {
         let fields = Fields::<ContentPart>::inside(format!("{name}[{at}]"), part)?;
-        texts.push(match fields.r#type()?.unwrap_or("text") {
-            "text" | "input_text" | "output_text" => fields.part::<TextPart>().text()?,
-            "refusal" => fields.part::<RefusalPart>().refusal()?,
-            other => {
+        let said = match (fields.r#type()?.unwrap_or("text"), &mut images) {
+            ("text" | "input_text" | "output_text", _) => fields.part::<TextPart>().text()?,
+            ("refusal", _) => fields.part::<RefusalPart>().refusal()?,
+            ("image_url", Some(images)) => {
+                images.push(image(&fields.part())?);
+                text += chat::IMAGE;
+                continue;
+            }
+            (other, _) => {
                 let want = "`text`: this model reads nothing else";
                 return Err(ApiError::field(fields.path("type"), want, &other.into()));
             }
-        });
+        };
+        if at > 0 && !text.ends_with(chat::IMAGE) {
+            text.push('\n');
+        }
+        text += said;
     }
-    Ok(texts.join("\n"))
+    Ok(text)
+}
+
+fn image(fields: &Fields<'_, ImagePart>) -> Result<ImageUrl, ApiError> {
+    let path = fields.path("image_url");
+    let want = "a data URL, or an object with one as its `url`";
+    let Some(value) = fields.image_url()? else { return Err(ApiError::missing(&path, want)) };
+    match value.as_str().or_else(|| value.get("url")?.as_str()) {
+        Some(url) => Ok(ImageUrl { path, url: url.to_owned() }),
+        None => Err(ApiError::field(path, want, value)),
+    }
 }

@@ -211,6 +211,7 @@ impl Served {
             ("thinking", generates && self.syntax.thoughts.is_some()),
             ("embedding", is_made_to_embed && !ranks),
             ("rerank", ranks),
+            ("vision", engine.vision().is_some()),
         ];
         all.into_iter().filter(|(_, has)| *has).map(|(name, _)| name).collect()
     }

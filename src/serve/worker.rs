@@ -343,6 +343,7 @@ impl Worker {
             adapters: job.adapters.as_deref().map(<[_]>::to_vec),
             cache_prompt: job.cache_prompt,
             score_prompt: job.score_prompt,
+            images: job.images.clone(),
             pooled: job.pooled.as_ref().map(|of_prompts| of_prompts[active.n_added]),
             ..Request::new(job.prompts[active.n_added].clone(), job.options.clone())
         };

@@ -14,6 +14,7 @@ mod cpu_stream;
 mod cuda_types;
 mod delta;
 mod hadamard;
+mod images;
 mod kernels;
 mod kv_codes;
 mod kv_lengths;

@@ -18,3 +18,4 @@ mod split_edit;
 mod synth;
 mod text;
 mod tools;
+mod vision;

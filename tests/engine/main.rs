@@ -38,3 +38,4 @@ mod streamed;
 #[cfg(feature = "grammar")]
 mod structured;
 mod vectors;
+mod vision;

@@ -34,8 +34,8 @@ pub fn run(cx: &mut Cx<'_>, s: &Attend) {
 }
 
 fn attend(cx: &mut Cx<'_>, s: &Attend) {
-    // `Attend::first` and `last` apply the window and the positions ahead, `run` applies the gate.
-    let Attend { q, kv, scale, soft_cap, window: _, ahead: _, sinks, gate: _, out } = *s;
+    // `Attend::first` and `last` apply the window, the positions ahead and whole images, `run` the gate.
+    let Attend { q, kv, scale, soft_cap, window: _, ahead: _, whole_images: _, sinks, gate: _, out } = *s;
     let rows = cx.step.rows;
     let (q, out) = two(cx.bufs, q, out);
     let (q_cols, q) = (q.cols, q.rows(rows.len()));
@@ -123,7 +123,7 @@ impl Stage<'_> {
 
     /// Last position that a row sees.
     fn last(&self, row: usize) -> usize {
-        self.s.last(self.rows[row].pos, self.ends[row]) as usize
+        self.s.last(&self.rows[row], self.ends[row], self.pages) as usize
     }
 
     /// Range of positions that a row sees among the `len` from `start`, relative to `start`.

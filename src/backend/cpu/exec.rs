@@ -326,7 +326,7 @@ impl Compiled {
                 _ => false,
             };
             if stages.iter().any(|(_, stage)| rotates(stage)) {
-                rope.prepare(pool, step.rows);
+                rope.prepare(pool, step);
             }
         }
         self.adapters.prepare(step);

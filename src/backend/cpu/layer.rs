@@ -7,7 +7,10 @@ use super::stream::Reader;
 use super::weights::{StoredWeight, Weights};
 use crate::BackendError;
 use sterna_cpu_kernels::Kernels;
-use sterna_program::{Basis, Linear, Weight};
+use sterna_program::{Basis, Clamp, Linear, Weight};
+
+/// Elements of one task when outputs are clamped.
+const CHUNK: usize = 8192;
 
 /// Kernels, threads and memory of linear layers.
 pub struct Layers<'a> {
@@ -62,7 +65,16 @@ impl Layers<'_> {
         }
         if self.adapters.are_used() {
             let tools = (self.k, self.pool, self.weights);
-            self.adapters.add(tools, rows, row_of, &input, layers.into_iter());
+            let layers = layers.iter_mut().map(|(linear, out)| (*linear, &mut **out));
+            self.adapters.add(tools, rows, row_of, &input, layers);
+        }
+        for (linear, out) in layers {
+            // The program's check excludes products that are added.
+            if let Some(Clamp { output: [lower, upper], .. }) = linear.clamp {
+                self.pool.chunks_mut(out, CHUNK, |_, out| {
+                    out.iter_mut().for_each(|y| *y = y.clamp(lower, upper));
+                });
+            }
         }
         Ok(())
     }
@@ -73,10 +85,14 @@ impl Layers<'_> {
         let cols = weights.get(linear.w).shape().cols;
         let norm = linear.norm.as_ref().map(|norm| weights.norm(norm));
         let basis = linear.basis.map(|basis| &self.bases[basis.0 as usize]);
+        let bounds = linear.clamp.map(|clamp| clamp.input);
         let prepared = |row: usize, out: &mut [f32]| {
             input(row, out);
             if let Some(norm) = norm {
                 norm.apply_in_place(k.real, out);
+            }
+            if let Some([lower, upper]) = bounds {
+                out.iter_mut().for_each(|x| *x = x.clamp(lower, upper));
             }
             if let Some(basis) = basis {
                 basis.rotate(out);
@@ -124,8 +140,9 @@ impl Layers<'_> {
 
 impl<'a> Weights<'a> {
     fn part(self, (linear, out): (&Linear, &'a mut [f32]), add: bool) -> WeightProduct<'a> {
-        // `load` has applied the other fields to the input, and `adapters` adds the pairs.
-        let Linear { w, norm: _, bias, act: _, scale, basis: _, lora: _ } = *linear;
+        // `load` has applied the other fields to the input, `adapters` adds the pairs, and `run_some` applies
+        // the bounds to the product.
+        let Linear { w, norm: _, bias, act: _, scale, basis: _, lora: _, clamp: _ } = *linear;
         let w: &CpuWeight = self.get(w).shape();
         WeightProduct { w, scale, bias: bias.map(|bias| self.vector(bias)), out, add }
     }

@@ -2,7 +2,7 @@
 
 use super::pool::Pool;
 use sterna_cpu_kernels::Allocator;
-use sterna_program::{Rope, RopeStyle, Row};
+use sterna_program::{Rope, RopeStyle, Step};
 
 /// Cosines and sines of one RoPE configuration for the rows of a step, shared by all layers.
 pub struct RopeTable {
@@ -19,12 +19,12 @@ impl RopeTable {
     }
 
     /// Computes the cosines and sines of a step from angles in f64.
-    pub fn prepare(&mut self, pool: &Pool, rows: &[Row]) {
-        let (rope, pairs) = (&self.rope, self.rope.inv_freq.len());
+    pub fn prepare(&mut self, pool: &Pool, step: &Step<'_>) {
+        let (rope, rows, pairs) = (&self.rope, step.rows, self.rope.inv_freq.len());
         let stride = 2 * pairs;
         let angles = |i: usize, cos_sin: &mut [f32]| {
             let (cos, sin) = cos_sin.split_at_mut(pairs);
-            rope.cos_sin(rows[i].pos, cos, sin);
+            rope.cos_sin(rope.place(&rows[i], step.pages), cos, sin);
         };
         pool.chunks_mut(&mut self.cos_sin[..rows.len() * stride], stride, angles);
     }

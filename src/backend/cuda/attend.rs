@@ -184,7 +184,8 @@ fn most_seen(window: Option<u32>) -> u32 {
 
 fn common(cx: &Cx<'_>, s: &Attend) -> AttendCommon {
     // The cache is in the parameters of each kernel; the gate is a separate launch.
-    let Attend { q, kv: _, scale, soft_cap, window, ahead, sinks, gate: _, out } = *s;
+    // `kernels` refuses whole images.
+    let Attend { q, kv: _, scale, soft_cap, window, ahead, whole_images: _, sinks, gate: _, out } = *s;
     AttendCommon {
         q: cx.buf(q),
         out: cx.buf(out),
@@ -255,6 +256,9 @@ impl Op for &Attend {
     fn kernels(&self, p: &Program, limits: Limits) -> Result<Vec<KernelName>, String> {
         let decl = p.kv_decl(self.kv);
         kv::check(decl)?;
+        if self.whole_images {
+            return Err("attend__whole_images".to_owned());
+        }
         let of_tiles = by_tiles(decl, limits).map(|(tiles, _)| tiles.kernel(kv::kernel("attend", decl)));
         Ok([by_rows(decl).kernel].into_iter().chain(of_tiles).collect())
     }

@@ -147,6 +147,9 @@ impl Op for Append<'_> {
         if !decl.head_dim.is_multiple_of(2) {
             return Err(format!("attn_in with heads of {}", decl.head_dim));
         }
+        if self.0.rope.is_some_and(|rope| p.ropes[rope.0 as usize].axes.is_some()) {
+            return Err("attn_in__rope_of_several_axes".to_owned());
+        }
         // The stage that reads the cache reports its errors.
         let is_known = kv::is_appended(decl) && kv::check(decl).is_ok();
         Ok(is_known.then(|| kv::kernel("append", decl)).into_iter().collect())

@@ -4,13 +4,14 @@ use ggml_types::turboquant::Rotation;
 
 use sterna_program::Rope;
 
-/// Cosines and sines of every position, `[positions, 2, pairs]`, so that steps need not upload them.
+/// Cosines and sines of every position, `[positions, 2, pairs]`, so that steps need not upload them. Not for
+/// a RoPE of several axes.
 pub fn rope(rope: &Rope, positions: usize) -> Vec<f32> {
     let pairs = rope.inv_freq.len();
     let mut table = vec![0.0_f32; positions * 2 * pairs];
     for (pos, of_pos) in table.chunks_exact_mut(2 * pairs).enumerate() {
         let (cos, sin) = of_pos.split_at_mut(pairs);
-        rope.cos_sin(pos as u32, cos, sin);
+        rope.cos_sin([pos as u32; 3], cos, sin);
     }
     table
 }

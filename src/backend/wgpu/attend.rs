@@ -72,8 +72,14 @@ pub fn projected_bytes(p: &Program, s: &Attend) -> u64 {
     if kv::unsupported(p.kv_decl(s.kv)).is_none() && projects(p, s) { q_bytes } else { 0 }
 }
 
+pub fn missing(p: &Program, s: &Attend) -> Vec<String> {
+    let images = s.whole_images.then(|| "attend__whole_images".to_owned());
+    kv::unsupported(p.kv_decl(s.kv)).into_iter().chain(images).collect()
+}
+
 pub fn dispatches<'a>(cx: &Cx<'a>, s: &Attend) -> Vec<Dispatch<'a>> {
-    let Attend { q, kv, scale, soft_cap, window, ahead, sinks, gate, out } = *s;
+    // `missing` refuses whole images.
+    let Attend { q, kv, scale, soft_cap, window, ahead, whole_images: _, sinks, gate, out } = *s;
     let (decl, memory) = (cx.p.kv_decl(kv), cx.memory);
     let (q, out, out_cols) =
         (&memory.bufs[q.0 as usize], &memory.bufs[out.0 as usize], cx.p.buf_decl(out).cols);

@@ -12,6 +12,8 @@ pub fn missing(cx: &Device<'_>, p: &Program, s: &AttnIn) -> Vec<String> {
     let linears: Vec<&Linear> = [&s.wq].into_iter().chain(&s.wk).chain(&s.wv).collect();
     let mut missing = linear::missing(cx, p, "attn_in", &linears);
     missing.extend(kv::unsupported(p.kv_decl(s.kv)));
+    let has_axes = s.rope.is_some_and(|rope| p.ropes[rope.0 as usize].axes.is_some());
+    missing.extend(has_axes.then(|| "attn_in__rope_of_several_axes".to_owned()));
     missing
 }
 

@@ -21,6 +21,7 @@ pub fn missing(cx: &super::Device<'_>, p: &Program, stage: &str, linears: &[&Lin
             continue;
         };
         missing.extend(hadamard::missing(p, linear.basis));
+        missing.extend(linear.clamp.map(|_| format!("{stage} with bounds")));
         if linear.act == ActQuant::I8PerBlock {
             missing.push(format!("{stage} with activations quantised per block"));
         }
@@ -122,8 +123,8 @@ fn products<'a>(
     layer: &Layer<'a>,
 ) -> impl Iterator<Item = Dispatch<'a>> {
     let (linear, memory) = (layer.linear, cx.memory);
-    // `input_dispatch` handles the other fields; the plan rejects adapters.
-    let Linear { w, norm: _, bias, act: _, scale, basis: _, lora: _ } = *linear;
+    // `input_dispatch` handles the other fields; the plan rejects adapters and bounds.
+    let Linear { w, norm: _, bias, act: _, scale, basis: _, lora: _, clamp: _ } = *linear;
     let weight = &cx.weights[w.0 as usize];
     let (ty, ints) = (WeightFormat::of(weight.ty).expect("it was uploaded").kernels.name(), ints(cx, linear));
     let kernel = move |rows| Kernel::Linear { stage, ty, ints, rows, experts: false };

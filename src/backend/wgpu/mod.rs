@@ -216,7 +216,7 @@ fn missing(device: &Device<'_>, p: &Program, stage: &Stage) -> Vec<String> {
         Stage::Mamba(_) => Vec::new(),
         Stage::LatentIn(s) => latent_in::missing(s),
         Stage::HeadProj(s) => latent_in::missing_heads(s),
-        Stage::Attend(s) => kv::unsupported(p.kv_decl(s.kv)).into_iter().collect(),
+        Stage::Attend(s) => attend::missing(p, s),
         Stage::ProjAdd(s) => linear::missing(device, p, "proj_add", &[&s.w]),
         Stage::FfnIn(s) => {
             let linears: Vec<_> = s.gate.iter().chain([&s.up]).chain(&s.share).collect();

@@ -4,6 +4,7 @@ use super::Value::{Maybe, None, One, Two};
 use super::{Flag, Verdict, by, flag, refused, taken};
 
 // Hints that several flags share.
+const SEES: &str = "`sterna run` and `sterna serve` read images";
 pub const TEXT: &str = "only text models are supported";
 const DOWNLOAD: &str = "-hf downloads from the Hugging Face hub; from elsewhere, download the file first";
 const WHOLE: &str = "the whole model runs on one backend; --backend selects it";
@@ -146,14 +147,14 @@ pub const FLAGS: &[Flag] = &[
         One,
         DRAFT_CACHE,
     ),
-    refused(&["mmproj", "-mm", "LLAMA_ARG_MMPROJ"], One, TEXT),
-    refused(&["mmproj-url", "-mmu", "LLAMA_ARG_MMPROJ_URL"], One, TEXT),
-    refused(&["mmproj-auto", "LLAMA_ARG_MMPROJ_AUTO"], None, TEXT),
+    refused(&["mmproj"], One, SEES),
+    refused(&["mmproj-url", "-mmu", "LLAMA_ARG_MMPROJ_URL"], One, "download the file, and use --mmproj FILE"),
+    taken(&["mmproj-auto", "LLAMA_ARG_MMPROJ_AUTO"]),
     taken(&["no-mmproj", "no-mmproj-auto"]),
-    refused(&["mmproj-offload", "LLAMA_ARG_MMPROJ_OFFLOAD"], None, TEXT),
+    taken(&["mmproj-offload", "LLAMA_ARG_MMPROJ_OFFLOAD"]),
     taken(&["no-mmproj-offload"]),
-    refused(&["image-min-tokens", "LLAMA_ARG_IMAGE_MIN_TOKENS"], One, TEXT),
-    refused(&["image-max-tokens", "LLAMA_ARG_IMAGE_MAX_TOKENS"], One, TEXT),
+    refused(&["image-min-tokens"], One, SEES),
+    refused(&["image-max-tokens"], One, SEES),
     refused(&["video-fps", "LLAMA_ARG_VIDEO_FPS"], One, TEXT),
     refused(&["video-timestamp-interval", "LLAMA_ARG_VIDEO_TIMESTAMP_INTERVAL"], One, TEXT),
     refused(&["video-ffmpeg-dir", "LLAMA_ARG_VIDEO_FFMPEG_DIR"], One, TEXT),

@@ -188,7 +188,7 @@ impl Batch {
         for at in pooled {
             let rows = step.rows;
             self.add_rows(at, left, &mut step);
-            left -= rows - step.rows;
+            left = left.saturating_sub(rows - step.rows);
         }
         for (i, &at) in prompts.iter().enumerate() {
             let share = step.rows.div_ceil(prompts.len() - i);
@@ -286,14 +286,30 @@ impl Batch {
             false if step.outputs == 0 && !is_pooled => left - 1,
             false => left,
         });
+        let sees_images = self.engine.shared.program.sees_whole_images();
+        let n = if sees_images {
+            let used: usize = step.parts.iter().map(|part| part.n).sum();
+            // Beyond the share of a prompt, if the step has room for the image.
+            task.seq.whole_rows(n, self.engine.max_rows() - used)
+        } else {
+            n
+        };
         let is_whole = is_pooled && self.engine.shared.pooler.sees_ahead();
-        if n == 0 || is_whole && n < left {
+        // An image at the end needs a row of logits, too.
+        let lacks_output = step.outputs == 0 && n == left && !is_pooled;
+        if n == 0 || is_whole && n < left || lacks_output {
             return;
         }
         let n = self.runner.pages.rows_up_to_kept(cached, task.seq.tokens.len(), n);
         match self.grow(at, cached + n, &step.parts) {
             Grown::To(positions) => {
-                let n = positions - cached;
+                let mut n = positions - cached;
+                if sees_images {
+                    n = self.tasks[at].seq.whole_rows(n, n);
+                    if n == 0 {
+                        return;
+                    }
+                }
                 if is_whole && n < left {
                     return;
                 }
@@ -303,7 +319,7 @@ impl Batch {
                     false if n == left => (Ask::Pick, 1),
                     false => (Ask::Nothing, 0),
                 };
-                (step.rows, step.outputs) = (step.rows - n, step.outputs - outputs);
+                (step.rows, step.outputs) = (step.rows.saturating_sub(n), step.outputs - outputs);
                 step.parts.push(SequenceRows { task: at, n, ask, is_prompt });
             }
             // While its last token is still being sampled, the sequence merely does not run ahead.

@@ -1,5 +1,6 @@
 //! The batch itself: requests come in, steps run, events go out.
 
+use std::fmt::Write;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Deref;
 use std::sync::Arc;
@@ -21,6 +22,7 @@ use crate::runner::{Ask, PickedBy, PickedFrom, RunnerLease, RunnerSlot};
 use crate::sequence::Sequence;
 use crate::speculate::{RowCost, Speculator};
 use crate::stats::Stats;
+use crate::vision::picture::{ImageError, PlacedImage};
 use sterna_host::clock::Instant;
 use sterna_program::PAGE;
 use sterna_program::sampling::is_broken;
@@ -144,6 +146,19 @@ impl Engine {
     }
 }
 
+/// The salt of prompts that begin with the same images at the same places: tokens alone do not tell images
+/// apart. Also returns `false` if an image has no id.
+fn with_images(salt: &Arc<str>, images: &[PlacedImage]) -> (Arc<str>, bool) {
+    if images.is_empty() {
+        return (Arc::clone(salt), true);
+    }
+    let mut all = salt.to_string();
+    for image in images {
+        let _ = write!(all, "\n{} {:?} {:02x?}", image.at, image.rows.grid, image.rows.id);
+    }
+    (all.into(), images.iter().all(|image| image.rows.id.is_some()))
+}
+
 impl Batch {
     /// The engine that it runs on.
     pub fn engine(&self) -> &Engine {
@@ -223,8 +238,18 @@ impl Batch {
     /// [`Error::NeverFits`] for a prompt that could never run here; [`Error::Option`] if `n` is 0; as
     /// [`Speculation::start`](crate::Speculation::start).
     pub fn add(&mut self, request: &Request) -> Result<Vec<SeqId>, Error> {
-        let Request { prompt, options, n, priority, salt, cache_prompt, score_prompt, pooled, adapters } =
-            request;
+        let Request {
+            prompt,
+            options,
+            n,
+            priority,
+            salt,
+            cache_prompt,
+            score_prompt,
+            pooled,
+            adapters,
+            images,
+        } = request;
         let adapters = match adapters {
             Some(chosen) => self.engine.chosen_adapters(chosen)?,
             None => self.engine.default_adapters(),
@@ -252,6 +277,12 @@ impl Batch {
         if need > pages {
             return Err(Error::NeverFits { tokens: prompt.len(), need, pages });
         }
+        if !images.is_empty() && (pooled.is_some() || score_prompt.is_some()) {
+            return Err(ImageError::Unsupported.into());
+        }
+        let others = self.engine.shared.program.limits.seqs - 1;
+        images.iter().try_for_each(|image| self.engine.check_image(image.rows(), others))?;
+        let (salt, is_known) = with_images(salt, images);
         let mut options = options.clone();
         let seed = options.sampler.seed;
         let mut ids = Vec::with_capacity(*n);
@@ -263,7 +294,9 @@ impl Batch {
             // A model with one token type distinguishes the two texts only by their separators.
             let has_types = self.engine.shared.program.token_types() > 1;
             seq.second = pooled.and_then(|pooled| pooled.second).filter(|_| has_types).map(|at| at as u32);
-            prompt.iter().for_each(|&token| seq.sampler.accept(token));
+            seq.images.clone_from(images);
+            let text: Vec<u32> = seq.text().collect();
+            text.into_iter().for_each(|token| seq.sampler.accept(token));
             let speculation = options.speculation.as_deref().filter(|_| self.engine.shared.drafts > 0);
             let speculator = speculation.map(Speculator::start).transpose()?;
             let id = SeqId(self.next_id);
@@ -275,8 +308,9 @@ impl Batch {
                 options: options.clone(),
                 speculator,
                 priority: *priority,
-                salt: self.engine.salt_with(&adapters, salt),
+                salt: self.engine.salt_with(&adapters, &salt),
                 cache_prompt: *cache_prompt
+                    && is_known
                     && self.options.prefix_cache
                     && score_prompt.is_none()
                     && pooled.is_none(),

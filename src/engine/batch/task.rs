@@ -12,6 +12,7 @@ use crate::runner::Ask;
 use crate::sequence::Sequence;
 use crate::speculate::Speculator;
 use crate::stats::Stats;
+use crate::vision::picture::PlacedImage;
 use sterna_host::clock::Instant;
 use sterna_program::AdapterScale;
 
@@ -45,6 +46,8 @@ pub struct Request {
     /// LoRA adapters of the request; `None` is the engine's default
     /// ([`Engine::default_adapters`](crate::Engine::default_adapters)).
     pub adapters: Option<Vec<AdapterScale>>,
+    /// The images among the tokens of the prompt, in order.
+    pub images: Vec<PlacedImage>,
 }
 
 /// Options of a request for an embedding or score.
@@ -73,6 +76,7 @@ impl Request {
             score_prompt: None,
             pooled: None,
             adapters: None,
+            images: Vec::new(),
         }
     }
 }

@@ -12,7 +12,7 @@ use self::recurrent::Recurrent;
 pub use self::recurrent::SLOTS;
 pub use self::sliding::Sliding;
 use sterna_backend::KvPage;
-use sterna_program::{AdapterScale, KvWindow, PAGE, PageTable};
+use sterna_program::{AdapterScale, ImageSpan, KvWindow, PAGE, PageTable};
 
 /// The page pools of one engine. Sequences allocate pages as they grow, which fails when no page is free.
 ///
@@ -214,6 +214,11 @@ impl Pages {
     /// Sets the adapters of `seq`.
     pub fn set_adapters(&mut self, seq: u32, adapters: &Arc<[AdapterScale]>) {
         self.table.set_adapters(seq, Arc::clone(adapters));
+    }
+
+    /// Sets the images of `seq`, in the order of their positions.
+    pub fn set_images(&mut self, seq: u32, images: impl IntoIterator<Item = ImageSpan>) {
+        self.table.set_images(seq, images);
     }
 
     /// The pages at index `i` of `seq`.

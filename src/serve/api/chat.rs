@@ -99,14 +99,17 @@ impl ParsedRequest {
         let logprobs = logprobs || top.is_some_and(|top| top > 0);
         options.logprobs = logprobs.then(|| top.unwrap_or(0) as usize);
         let max_tokens = fields.max_completion_tokens()?;
-        let (mut prompt, reading) = read.prompt_ids(chat, &constraints, &mut options)?;
+        let (mut prompt, images, reading) = read.prompt_and_images(chat, &constraints, &mut options)?;
         if let Some(last) = fields.truncate_prompt_tokens()? {
+            if !images.is_empty() {
+                return Err(ApiError::unsupported("truncate_prompt_tokens with images"));
+            }
             prompt.drain(..prompt.len().saturating_sub(last as usize));
         }
         let n = sampling::n(&fields.part(), served)?;
         let stream_options = fields.stream_options()?.unwrap_or_default();
         Ok(Self {
-            job: read.job(&fields.part(), vec![prompt], options, n, max_tokens)?,
+            job: Job { images, ..read.job(&fields.part(), vec![prompt], options, n, max_tokens)? },
             reading,
             stream: fields.part::<Running>().stream()?.unwrap_or(false),
             include_usage: stream_options.include_usage()?.unwrap_or(false),

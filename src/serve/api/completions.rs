@@ -76,7 +76,7 @@ impl ParsedRequest {
     fn of(read: &Read<CompletionRequest>, served: &Served) -> Result<Self, ApiError> {
         let fields = read.fields();
         let mut options = sampling::generation(&fields.part(), served)?;
-        let no_prompt = Prompt { text: String::new(), ids: Vec::new() };
+        let no_prompt = Prompt { text: String::new(), ids: Vec::new(), images: Vec::new() };
         Constraints::of_text(&fields.part())?.apply(served, &no_prompt, &mut options)?;
         options.logprobs = fields.logprobs()?.map(|top| top as usize);
         let n = sampling::n(&fields.part(), served)?;

@@ -41,6 +41,7 @@ use super::fields::{Fields, Includes, missing, request};
 use super::http::body::{self, Parsed};
 use super::http::guard::{Client, guard};
 use super::http::places::Peer;
+use super::images;
 use super::instance::Instance;
 use super::job::{Handle, Job};
 use super::kinds::{Bool, Int, List, MAX_INT, Text, UpTo};
@@ -50,7 +51,7 @@ use super::shares::Share;
 use super::slots;
 use lora_adapters::AdapterChoice;
 use openapi::Endpoints;
-use sterna_engine::{AdapterScale, GenerateOptions};
+use sterna_engine::{AdapterScale, GenerateOptions, PlacedImage};
 use sterna_tools::ParserOptions;
 
 /// The endpoints of all families.
@@ -271,6 +272,7 @@ impl Received {
             export_to: None,
             transferred: None,
             adapters: self.adapters(fields)?,
+            images: Vec::new(),
             prompts,
             options,
             n,
@@ -308,12 +310,25 @@ impl Received {
         constraints: &Constraints,
         options: &mut GenerateOptions,
     ) -> Result<PromptIds, ApiError> {
+        let (ids, _, reading) = self.prompt_and_images(chat, constraints, options)?;
+        Ok((ids, reading))
+    }
+
+    /// As [`prompt_ids`](Self::prompt_ids), with the images among the tokens.
+    fn prompt_and_images(
+        &self,
+        chat: ChatPrompt,
+        constraints: &Constraints,
+        options: &mut GenerateOptions,
+    ) -> Result<(Vec<u32>, Vec<PlacedImage>, ParserOptions), ApiError> {
         let served = &self.model.served;
         chat.check_bytes(served, served.n_ctx())?;
-        let prompt = chat.offering(constraints, served).prompt(served)?;
+        let chat = chat.offering(constraints, served);
+        let mut prompt = chat.prompt(served)?;
+        let placed = images::placed(served, &mut prompt, &chat.images)?;
         constraints.apply(served, &prompt, options)?;
         let reading = constraints.reading(&prompt, self.app.seed());
-        Ok((prompt.ids, reading))
+        Ok((prompt.ids, placed, reading))
     }
 }
 

@@ -79,7 +79,7 @@ impl ParsedRequest {
     fn of(read: &Read<NativeRequest>, served: &Served) -> Result<Self, ApiError> {
         let fields = read.fields();
         let mut options = sampling::generation(&fields.part(), served)?;
-        let no_prompt = Prompt { text: String::new(), ids: Vec::new() };
+        let no_prompt = Prompt { text: String::new(), ids: Vec::new(), images: Vec::new() };
         Constraints::of_text(&fields.part())?.apply(served, &no_prompt, &mut options)?;
         let n_probs = fields.n_probs()?.filter(|n_probs| *n_probs > 0);
         options.logprobs = n_probs.map(|n_probs| n_probs as usize);

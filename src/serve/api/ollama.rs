@@ -248,7 +248,7 @@ fn generate_prompt(
             return Err(ApiError::too_long(n_tokens, served.n_ctx()));
         }
         let ids = tokenizer.encode(&text, Special::Parse, context.is_empty());
-        let prompt = Prompt { text, ids: [context, ids].concat() };
+        let prompt = Prompt { text, ids: [context, ids].concat(), images: Vec::new() };
         constraints.unread().apply(served, &prompt, generation)?;
         // A client that writes the raw prompt also reads the raw text.
         return Ok(Some((prompt.ids, ParserOptions::default())));
@@ -257,7 +257,13 @@ fn generate_prompt(
         system.map(|system| chat::Message::new("system", system)).into_iter().collect();
     messages.push(chat::Message::new("user", text));
     let extras = messages::extras(&shared.part(), thinking)?;
-    let chat = ChatPrompt { messages, add_generation_prompt: true, assistant_prefix: None, extras };
+    let chat = ChatPrompt {
+        messages,
+        add_generation_prompt: true,
+        assistant_prefix: None,
+        extras,
+        images: Vec::new(),
+    };
     let (mut ids, reading) = read.prompt_ids(chat, &constraints, generation)?;
     // The BOS token is only at the start.
     if !context.is_empty() && ids.first().copied() == tokenizer.bos() {

@@ -143,7 +143,7 @@ async fn props(app: Arc<App>, request: Request) -> Answer {
             supports_tool_calls: served.abilities.calls,
             supports_parallel_tool_calls: served.abilities.parallel_calls,
         },
-        modalities: Modalities { vision: false, audio: false },
+        modalities: Modalities { vision: served.engine.vision().is_some(), audio: false },
         capabilities: served.capabilities(),
         pooling: served.engine.pooling().name(),
         bos_token: spelled(tokenizer.bos()),

@@ -57,7 +57,7 @@ impl ParsedRequest {
         let max_tokens = request.stopping.as_ref().map_or(0, |stopping| stopping.max_new_tokens);
         let fields = fields(&request, &shows)?;
         let mut options = generation(&Fields::of(&fields), served)?;
-        let no_prompt = NoPrompt { text: String::new(), ids: Vec::new() };
+        let no_prompt = NoPrompt { text: String::new(), ids: Vec::new(), images: Vec::new() };
         Constraints::of_text(&Fields::of(&fields))?.apply(served, &no_prompt, &mut options)?;
         options.sampler.seed.get_or_insert_with(|| app.seed());
         options.max_tokens = match max_tokens {
@@ -102,6 +102,7 @@ impl ParsedRequest {
             progress: false,
             time_limit: None,
             slot: None,
+            images: Vec::new(),
         };
         Ok(Self { job, text: shows.output_text.unwrap_or(true), shows, keep, fetch })
     }

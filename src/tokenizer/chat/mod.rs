@@ -42,7 +42,13 @@ pub struct Extras {
     pub tools: Vec<Json>,
     /// Variables for the template, such as `enable_thinking`. They do not override the standard ones.
     pub variables: Map<String, Json>,
+    /// Texts before and after each image of the messages, whose place is [`IMAGE`] in their content. Control
+    /// tokens in them are parsed. `None` if [`IMAGE`] has no meaning.
+    pub around_images: Option<[&'static str; 2]>,
 }
+
+/// Marks the place of an image in the content of a message: two characters that no text has.
+pub const IMAGE: &str = "\u{fdd0}\u{fdd1}";
 
 /// Errors of rendering a conversation with a template.
 #[derive(Debug, thiserror::Error)]
@@ -108,6 +114,8 @@ pub struct Prompt {
     pub text: String,
     /// As tokens.
     pub ids: Vec<u32>,
+    /// Number of tokens before each image.
+    pub images: Vec<usize>,
 }
 
 /// Start of an answer: a function that returns the control tokens that open it, given the rendered
@@ -353,8 +361,25 @@ impl ChatTemplate {
         if tokenizer.add_bos() && !spelled {
             ids.extend(tokenizer.bos());
         }
-        tokenizer.encode_but(&text, Special::Parse, &plain, &mut ids);
-        Ok(Prompt { text, ids })
+        let Some([before, after]) = extras.around_images else {
+            tokenizer.encode_but(&text, Special::Parse, &plain, &mut ids);
+            return Ok(Prompt { text, ids, images: Vec::new() });
+        };
+        let (mut images, mut start) = (Vec::new(), 0);
+        let n_parts = text.matches(IMAGE).count() + 1;
+        for (at, part) in text.split(IMAGE).enumerate() {
+            let (first, last) = (at == 0, at + 1 == n_parts);
+            let [after, before] = [if first { "" } else { after }, if last { "" } else { before }];
+            if !first {
+                images.push(ids.len());
+            }
+            let of_part = plain.iter().filter(|at| (start..start + part.len()).contains(*at));
+            let of_part: Vec<usize> = of_part.map(|at| at - start + after.len()).collect();
+            let part_text = format!("{after}{part}{before}");
+            tokenizer.encode_but(&part_text, Special::Parse, &of_part, &mut ids);
+            start += part.len() + IMAGE.len();
+        }
+        Ok(Prompt { text, ids, images })
     }
 
     /// Jinja source of the template.

@@ -278,7 +278,8 @@ fn tools_calls_and_answers() {
     let variables =
         serde_json::json!({"enable_thinking": false, "messages": [], "tools": null, "bos_token": "x"});
     let variables = variables.as_object().unwrap().clone();
-    let rendered = template.render_with(&messages, &Extras { tools, variables }, true).unwrap();
+    let extras = Extras { tools, variables, ..Extras::default() };
+    let rendered = template.render_with(&messages, &extras, true).unwrap();
     assert_eq!(
         rendered,
         "TOOLS {\"zeta\": 1, \"alpha\": {\"b\": null, \"a\": true}}<user>Hi<assistant>(hm)\

@@ -13,6 +13,7 @@ mod families;
 mod grpc;
 mod histories;
 mod hostile;
+mod images;
 mod in_process;
 mod kv_transfer;
 mod load;

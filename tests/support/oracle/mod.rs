@@ -151,7 +151,8 @@ impl<'a> Oracle<'a> {
                 let norm_and_rope = |head: &[Near]| {
                     let head = self.normed(of_head, head);
                     let rope = rope.map(|rope| &self.p.ropes[rope.0 as usize]);
-                    let head = rope.map_or(head.clone(), |rope| apply_rope(rope, row.pos, &head));
+                    let head = rope
+                        .map_or(head.clone(), |rope| apply_rope(rope, rope.place(row, step.pages), &head));
                     self.normed(rotated, &head)
                 };
                 values.chunks_exact(kv.head_dim).flat_map(norm_and_rope).collect()
@@ -199,12 +200,12 @@ impl<'a> Oracle<'a> {
                 let decl = self.p.weight_decl(linear.w);
                 let (plain, rotated) = part.split_at(decl.cols);
                 q.extend(self.linear(linear, plain, uses));
-                q.extend(apply_rope(rope, row.pos, rotated));
+                q.extend(apply_rope(rope, rope.place(row, step.pages), rotated));
                 assert_eq!(decl.rows + rotated.len(), head_dim);
             }
             let latent = self.linear(wkv, &n, uses);
             let (c, t) = latent.split_at(self.p.weight_decl(wk[0].w).rows);
-            let key = [self.norm(kv_norm, c), apply_rope(rope, row.pos, t)].concat();
+            let key = [self.norm(kv_norm, c), apply_rope(rope, rope.place(row, step.pages), t)].concat();
             let key: Vec<Near> = key.iter().map(|x| x.stored_by(codec)).collect();
             let at = place(step, row.seq, row.pos as usize);
             self.kvs[kv.0 as usize].insert(at, (key.clone(), key));
@@ -227,7 +228,7 @@ impl<'a> Oracle<'a> {
     }
 
     fn attend(&mut self, s: &Attend, step: &Step<'_>) {
-        let Attend { q, kv, scale, soft_cap, window, ahead, sinks, gate, out: to } = *s;
+        let Attend { q, kv, scale, soft_cap, window, ahead, whole_images, sinks, gate, out: to } = *s;
         // `attn_in` and `latent_in` use the codecs and store the values. The capacity and precision of a
         // cache do not change the meaning of attention.
         let KvDecl { n_kv_heads, head_dim, k: _, v: _, basis: _, window: _, sliding: _, values_are_keys: _ } =
@@ -239,7 +240,11 @@ impl<'a> Oracle<'a> {
             let first = window.map_or(0, |window| (row.pos as usize + 1).saturating_sub(window as usize));
             let of_sequence = step.rows.iter().filter(|other| other.seq == row.seq);
             let end = of_sequence.map(|other| other.pos).max().expect("the row itself");
-            let seen = first..=row.pos.saturating_add(ahead).min(end.max(row.pos)) as usize;
+            let mut last = row.pos.saturating_add(ahead).min(end.max(row.pos));
+            if let Some(image) = step.pages.image_at(row.seq, row.pos).filter(|_| whole_images) {
+                last = image.start + image.grid[0] * image.grid[1] - 1;
+            }
+            let seen = first..=last as usize;
             let seen: Vec<_> = seen.map(|pos| &cache[&place(step, row.seq, pos)]).collect();
             let mut out = Vec::with_capacity(q_cols);
             for (head, q) in self.row(q, r).chunks_exact(head_dim).enumerate() {
@@ -410,11 +415,13 @@ impl<'a> Oracle<'a> {
 
     /// A layer for a row whose sequence uses `uses`.
     fn linear(&self, linear: &Linear, x: &[Near], uses: &[AdapterScale]) -> Vec<Near> {
-        let Linear { w, ref norm, bias, act, scale, basis, ref lora } = *linear;
+        let Linear { w, ref norm, bias, act, scale, basis, ref lora, clamp } = *linear;
         let decl = self.p.weight_decl(w);
         let rows = self.weights[w.0 as usize].chunks_exact(decl.cols);
         let normed = norm.as_ref().map(|norm| self.norm(norm, x));
         let plain = normed.as_deref().unwrap_or(x);
+        let clamped = clamp.map(|clamp| plain.iter().map(|x| x.clamped(clamp.input)).collect::<Vec<_>>());
+        let plain = clamped.as_deref().unwrap_or(plain);
         let rotated = basis.map(|basis| self.hadamard(basis, &self.flip_signs(basis, plain)));
         let x = rotated.as_deref().unwrap_or(plain);
         let products: Vec<Near> = match act {
@@ -438,7 +445,11 @@ impl<'a> Oracle<'a> {
             None => scaled.collect(),
         };
         let first = |a: Weight| self.rows(a).map(|a| dot(a, plain)).collect();
-        self.adapted(lora, biased, uses, first)
+        let y = self.adapted(lora, biased, uses, first);
+        match clamp {
+            Some(clamp) => y.into_iter().map(|y| y.clamped(clamp.output)).collect(),
+            None => y,
+        }
     }
 
     /// `y` with the products of the pairs that a row uses; `first` multiplies by the first matrix.
@@ -613,7 +624,7 @@ fn int8_dot(w: &[f64], q: &[Near], s: Near, exact_sum: bool) -> Near {
 }
 
 /// Applies RoPE to one head.
-fn apply_rope(rope: &Rope, pos: u32, head: &[Near]) -> Vec<Near> {
+fn apply_rope(rope: &Rope, place: [u32; 3], head: &[Near]) -> Vec<Near> {
     let (pairs, magnitude) = (rope.inv_freq.len(), f64::from(rope.magnitude));
     let mut out = head.to_vec();
     for (i, inv_freq) in rope.inv_freq.iter().enumerate() {
@@ -621,7 +632,8 @@ fn apply_rope(rope: &Rope, pos: u32, head: &[Near]) -> Vec<Near> {
             RopeStyle::Halves => (i, i + pairs),
             RopeStyle::Adjacent => (2 * i, 2 * i + 1),
         };
-        let angle = f64::from(pos) * inv_freq;
+        let axis = rope.axes.as_ref().map_or(0, |axes| axes[i] as usize);
+        let angle = f64::from(place[axis]) * inv_freq;
         // Angles are computed in f64, so sine and cosine have the relative error of one rounding to f32; 1e-9
         // accounts for the error of a large angle in f64.
         let near = |x: f64| Near { v: x * magnitude, err: (x * magnitude).abs() * EPS + 1e-9 };

@@ -21,6 +21,11 @@ impl Near {
         Self { v, err: 0.0 }
     }
 
+    /// Limited to bounds, which moves no two values further apart.
+    pub fn clamped(self, [lower, upper]: [f32; 2]) -> Self {
+        Self { v: self.v.clamp(lower.into(), upper.into()), ..self }
+    }
+
     pub fn plus(self, other: Self) -> Self {
         let v = self.v + other.v;
         Self { v, err: self.err + other.err + EPS * v.abs() }

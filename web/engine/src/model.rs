@@ -210,7 +210,7 @@ impl Model {
             Some(Value::Object(variables)) => variables,
             Some(other) => return Err(error(format!("templateVariables: want an object, got {other}"))),
         };
-        Ok(Extras { tools, variables })
+        Ok(Extras { tools, variables, ..Extras::default() })
     }
 
     /// The tokens of a conversation; a final assistant message is continued. Drops the oldest turns if the

@@ -45,6 +45,9 @@ fn kernels(stage: &'static str, products: Products) -> impl Iterator<Item = Kern
 
 /// The kernels that prepare the input of layers.
 fn prepares(p: &Program, linears: &[&Linear], input: &Input<'_>) -> Result<Vec<KernelName>, String> {
+    if linears.iter().any(|linear| linear.clamp.is_some()) {
+        return Err("linear layers with bounds".to_owned());
+    }
     let of = |linear: &&Linear| hadamard::kernel(p, linear, input.norm.is_some());
     Ok(linears.iter().map(of).collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect())
 }

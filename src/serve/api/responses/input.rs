@@ -183,7 +183,13 @@ pub fn read(
     let extras = messages::extras(&fields.part(), Thinking::by_effort(reasoning.effort()?))?;
     // Always generates a new message, whichever role spoke last.
     Ok((
-        ChatPrompt { messages, add_generation_prompt: true, assistant_prefix: None, extras },
+        ChatPrompt {
+            messages,
+            add_generation_prompt: true,
+            assistant_prefix: None,
+            extras,
+            images: Vec::new(),
+        },
         constraints,
         names,
     ))

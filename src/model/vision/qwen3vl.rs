@@ -1,0 +1,100 @@
+//! Qwen3.5 and later: pictures of any size, 2-D RoPE next to interpolated learned positions, and a network
+//! over four joined patches.
+
+use std::sync::Arc;
+
+use super::tower::{File, Filter, Merge, Projector, Sizing, Vision};
+use crate::ModelError;
+use sterna_gguf::Value;
+use sterna_program::{Act, Axis, FfnIn, ProjAdd, Rope, RopeStyle, RowsOf};
+
+/// Qwen3.5.
+pub static PROJECTOR: Projector = Projector { names: &["qwen3vl_merger"], read };
+
+/// Side of a block of patches.
+const SIDE: usize = 2;
+
+/// Default limits on the tokens of an image.
+const TOKENS: [usize; 2] = [8, 4096];
+
+/// Largest number of tokens that may be asked for.
+const MOST_TOKENS: usize = 16384;
+
+fn read(file: &File<'_>) -> Result<Vision, ModelError> {
+    let (dim, text_dim, head_dim) = (file.hyper.dim, file.text_dim, file.hyper.head_dim);
+    let joined = SIDE * SIDE * dim;
+    let [least, most] = [file.limits.min.unwrap_or(TOKENS[0]), file.limits.max.unwrap_or(TOKENS[1])];
+    let most = most.clamp(1, MOST_TOKENS);
+    let least = least.clamp(1, most);
+    let (mut post_norm, mut positions) = (None, None);
+    let tower = file.half(most * SIDE * SIDE, "v.", |m| {
+        const MERGE: &str = "vision.spatial_merge_size";
+        const DEEPSTACK: &str = "vision.is_deepstack_layers";
+        let side = m.number_or(MERGE, SIDE)?;
+        if side != SIDE {
+            return Err(m.wrong(MERGE, SIDE.to_string(), side));
+        }
+        if let Some(Value::Array(layers)) = m.value(DEEPSTACK)
+            && layers.values().any(|layer| matches!(layer, Value::Bool(true)))
+        {
+            let want =
+                "no layer: the deepstack rows of Qwen3-VL are not supported, those of Qwen3.5 are none";
+            return Err(m.wrong(DEEPSTACK, want, "some"));
+        }
+        if !head_dim.is_multiple_of(4) {
+            return Err(m.wrong("vision.attention.head_count", "heads of a multiple of 4", head_dim));
+        }
+        // A still image is two equal frames.
+        let mut weight = m.elements("v.patch_embd.weight", dim * file.patch_elems())?;
+        let second = m.elements("v.patch_embd.weight.1", dim * file.patch_elems())?;
+        weight.iter_mut().zip(second).for_each(|(w, second)| *w += second);
+        let x = file.patches(m, weight)?;
+        let rope = m.declared_rope(two_axes(head_dim));
+        file.blocks(m, x, Some(rope))?;
+        post_norm = Some(file.post_norm(m)?);
+        positions = Some(file.positions(m)?);
+        Ok(())
+    })?;
+    let merger = file.half(most, "mm.", |m| {
+        let [x, hidden, out] = [("x", joined), ("h", joined), ("out", text_dim)]
+            .map(|(name, cols)| m.buf(name, RowsOf::Step, cols));
+        let up = m.projection("mm.0", joined, joined)?;
+        m.push("merge_in", FfnIn::plain(x, None, up, Act::Gelu, hidden));
+        let w = m.projection("mm.2", text_dim, joined)?;
+        m.push("merge_out", ProjAdd::plain(hidden, w, out));
+        Ok(())
+    })?;
+    let step = SIDE * file.patch;
+    let pixels = |tokens: usize| (tokens * step * step) as u64;
+    Ok(Vision {
+        projector: file.projector.clone(),
+        tower,
+        merger,
+        patch: file.patch,
+        mean: file.mean,
+        std: file.std,
+        is_centred: false,
+        sizing: Sizing::Multiples { step: step as u32, min_pixels: pixels(least), max_pixels: pixels(most) },
+        filter: Filter::Bicubic,
+        positions: positions.expect("read with the tower"),
+        post_norm,
+        merge: Merge::Join { side: SIDE },
+        affine: None,
+        text_dim,
+        whole_images: false,
+        axes: true,
+        begin: "<|vision_start|>",
+        end: "<|vision_end|>",
+    })
+}
+
+/// The first half of the pairs is rotated by the row, the second one by the column, both with the frequencies
+/// of half a head.
+fn two_axes(head_dim: usize) -> Rope {
+    let quarter = head_dim / 4;
+    let freq = |pair: usize| 10000_f64.powf(-2.0 * (pair % quarter) as f64 / (head_dim / 2) as f64);
+    let axis = |pair: usize| if pair < quarter { Axis::Row } else { Axis::Column };
+    let axes: Arc<[Axis]> = (0..2 * quarter).map(axis).collect();
+    let inv_freq = (0..2 * quarter).map(freq).collect();
+    Rope { style: RopeStyle::Halves, inv_freq, magnitude: 1.0, axes: Some(axes) }
+}
