@@ -101,6 +101,7 @@ fn logits_of_checkpoints_match_transformers() {
         "nemotron-h",
         "apertus",
         "mellum",
+        "youtu",
     ] {
         let of = |end: &str| golden(&format!("checkpoints/{name}{end}")).expect("it is in tests/data");
         let tokens = npy(&of(".tokens.npy")).f32s().into_iter().map(|token| token as u32).collect();
