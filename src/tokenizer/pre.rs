@@ -39,6 +39,9 @@ enum GiveBack {
     WhitespaceButNewlines,
     /// The published pattern is `\s+$`: the whole match is given back unless it ends the text.
     UnlessAtEnd,
+    /// The published pattern takes up to three characters if a multiple of three follows them in the run: the
+    /// pattern here takes the run, which is divided into threes from its end.
+    Threes,
 }
 
 const fn rule(pattern: &'static str, give_back: GiveBack) -> Rule {
@@ -66,6 +69,22 @@ const QWEN2: Rule = rule(
     GiveBack::WhitespaceButNewlines,
 );
 /// Han, and most characters between the Indic scripts and the private use area.
+const WORDS_AND_SIGNS: Rule = rule(
+    concat!(
+        "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|",
+        r"[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+|",
+        r" ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+"
+    ),
+    GiveBack::WhitespaceButNewlines,
+);
+const ASIA: Rule = rule(
+    concat!(
+        "[\u{4e00}-\u{9fff}\u{3400}-\u{4dbf}\u{f900}-\u{faff}\u{3040}-\u{309f}\u{30a0}-\u{30ff}",
+        "\u{ff65}-\u{ff9f}\u{2f00}-\u{2fdf}\u{e40}-\u{e7f}\u{e80}-\u{eff}\u{1780}-\u{17ff}\u{1000}-\u{109f}",
+        "\u{aa60}-\u{aa7f}\u{a9e0}-\u{a9ff}\u{ac00}-\u{d7af}\u{1100}-\u{11ff}]+"
+    ),
+    GiveBack::Nothing,
+);
 const EAST: Rule = rule("[\u{4e00}-\u{9fa5}\u{800}-\u{4e00}\u{ac00}-\u{d7ff}]+", GiveBack::Nothing);
 const HAN_AND_KANA: Rule = rule("[\u{4e00}-\u{9fa5}\u{3040}-\u{309f}\u{30a0}-\u{30ff}]+", GiveBack::Nothing);
 const BLOOM: Rule = rule(
@@ -271,18 +290,14 @@ const REGISTRY: &[Kind] = &[
     Kind {
         name: "deepseek-v3",
         aliases: &["hunyuan-dense", "joyai-llm", "hy_v4"],
-        rules: &[
-            UP_TO_THREE,
-            HAN_AND_KANA,
-            rule(
-                concat!(
-                    "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|",
-                    r"[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+|",
-                    r" ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+"
-                ),
-                GiveBack::WhitespaceButNewlines,
-            ),
-        ],
+        rules: &[UP_TO_THREE, HAN_AND_KANA, WORDS_AND_SIGNS],
+        ignore_merges: false,
+        add_bos: false,
+    },
+    Kind {
+        name: "afmoe",
+        aliases: &[],
+        rules: &[rule(r"\p{N}+", GiveBack::Threes), ASIA, WORDS_AND_SIGNS],
         ignore_merges: false,
         add_bos: false,
     },
@@ -368,6 +383,10 @@ impl PreTokenizer {
         self.0.rules.iter().map(|rule| match rule.give_back {
             GiveBack::Nothing => rule.pattern.to_owned(),
             GiveBack::UnlessAtEnd => format!("{}$", rule.pattern),
+            GiveBack::Threes => {
+                let one = rule.pattern.strip_suffix('+').expect("a run of one class");
+                format!(r"{one}{{1,3}}(?=(?:{one}{{3}})*(?:\P{{N}}|$))")
+            }
             GiveBack::Whitespace | GiveBack::WhitespaceButNewlines => {
                 let rest = rule.pattern.strip_suffix(r"|\s+").expect("it ends in whitespace");
                 format!(r"{rest}|\s+(?!\S)|\s+")
@@ -439,6 +458,11 @@ fn split_by<'t>(pattern: &Pattern, give_back: GiveBack, text: &'t str, out: &mut
         if start > done {
             out.push(&text[done..start]);
         }
+        if give_back == GiveBack::Threes {
+            by_threes(&text[start..end], out);
+            done = end;
+            continue;
+        }
         let end = end - given_back(give_back, &text[start..end], end == text.len());
         out.push(&text[start..end]);
         (done, from) = (end, end);
@@ -448,11 +472,23 @@ fn split_by<'t>(pattern: &Pattern, give_back: GiveBack, text: &'t str, out: &mut
     }
 }
 
+/// Divides a run of characters into threes from its end.
+fn by_threes<'t>(run: &'t str, out: &mut Vec<&'t str>) {
+    let (n, mut done) = (run.chars().count(), 0);
+    for (before, (at, _)) in run.char_indices().enumerate().skip(1) {
+        if (n - before).is_multiple_of(3) {
+            out.push(&run[done..at]);
+            done = at;
+        }
+    }
+    out.push(&run[done..]);
+}
+
 /// Bytes at the end of a match that are left to the next piece.
 fn given_back(rule: GiveBack, found: &str, at_end: bool) -> usize {
     let Some(last) = found.chars().next_back() else { return 0 };
     let taken = match rule {
-        GiveBack::Nothing | GiveBack::UnlessAtEnd => false,
+        GiveBack::Nothing | GiveBack::UnlessAtEnd | GiveBack::Threes => false,
         GiveBack::Whitespace => last.is_whitespace(),
         GiveBack::WhitespaceButNewlines => last.is_whitespace() && !matches!(last, '\r' | '\n'),
     };
@@ -510,6 +546,7 @@ mod tests {
         assert_eq!(split("llama-bpe", "12345"), ["123", "45"]);
         assert_eq!(split("qwen2", "123"), ["1", "2", "3"]);
         assert_eq!(split("falcon", "a 12345"), ["a", " ", "123", "45"]);
+        assert_eq!(split("afmoe", "1234567 x12"), ["1", "234", "567", " x", "12"]);
         assert_eq!(split("falcon_e", "a` 123"), ["a", "`", " ", "1", "2", "3"]);
     }
 
