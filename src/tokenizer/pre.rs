@@ -546,7 +546,7 @@ mod tests {
         assert_eq!(split("llama-bpe", "12345"), ["123", "45"]);
         assert_eq!(split("qwen2", "123"), ["1", "2", "3"]);
         assert_eq!(split("falcon", "a 12345"), ["a", " ", "123", "45"]);
-        assert_eq!(split("afmoe", "1234567 x12"), ["1", "234", "567", " ", "x", "12"]);
+        assert_eq!(split("afmoe", "1234567 x12"), ["1", "234", "567", " x", "12"]);
         assert_eq!(split("falcon_e", "a` 123"), ["a", "`", " ", "1", "2", "3"]);
     }
 
