@@ -377,7 +377,7 @@ pub fn plan(gguf: &Gguf, options: &EngineOptions, backend: &dyn Backend) -> Resu
     Ok(plan)
 }
 
-/// The plan of a model, including its MTP block, and the program that measures its keys, if it needs that one.
+/// The plan of a model, with its MTP block, and the program that measures its keys, if it needs that one.
 fn plan_of(model: &Model, backend: &dyn Backend) -> Result<Plan, Error> {
     let mut plan = backend.plan(&model.program)?;
     if key_stats::are_missing(&model.program) {
