@@ -27,7 +27,7 @@ const OTHER_FILES: [OtherFile; 4] = [
         architecture: "adapter",
         key: "adapter.type",
         found: "a LoRA adapter",
-        way_out: "load it with its model, as in `sterna run -m MODEL --lora ADAPTER`",
+        way_out: "it is loaded together with the file of its model",
     },
     OtherFile {
         file_type: "imatrix",

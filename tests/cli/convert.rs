@@ -282,7 +282,10 @@ fn adapters_are_converted_and_merged() {
     let run = ["run", "-m", model, "--lora", adapter, "-p", "Hi", "-n", "1", "--backend", "cpu"];
     succeeded(&sterna(dir.path(), &run));
     // A file that takes the adapter's model for its own.
-    refused(&sterna(dir.path(), &["run", "-m", "a.gguf", "-p", "Hi"]), &["LoRA adapter", "--lora"]);
+    refused(
+        &sterna(dir.path(), &["run", "-m", "a.gguf", "-p", "Hi"]),
+        &["LoRA adapter", "together with the file of its model"],
+    );
     refused(&sterna(dir.path(), &["convert", adapter, "b.gguf"]), &["an adapter (LoRA)", "--base"]);
 }
 

@@ -97,7 +97,7 @@ pub fn chosen(list: &Entries<'_, AdapterChoice>, served: &Served) -> Result<Arc<
         let (id, scale) = (entry.id()?, entry.scale()?);
         let wrong = |want: &str| Err(ApiError::field(entry.path("id"), want, &json!(id)));
         if n == 0 {
-            return wrong("no adapter: this server was started without --lora");
+            return wrong("no adapter: this server was started without any");
         }
         if id >= n {
             return wrong(&format!("the id of an adapter, 0 to {}", n - 1));

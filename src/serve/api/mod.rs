@@ -503,6 +503,7 @@ mod tests {
         let mut n_bodies = 0;
         for body in bodies {
             let schema = &body["content"]["application/json"]["schema"];
+            let schema = schema.get("items").unwrap_or(schema);
             let mut names = Vec::new();
             declared(&document, schema, &mut names);
             names.sort_unstable();
