@@ -59,7 +59,9 @@ fn check(window: Option<u32>, style: RopeStyle) {
     for other in others {
         let refused = other.plan(&case.p).map_err(|err| err.to_string());
         let said = refused.expect_err("it has no kernels for images");
-        assert!(said.contains("whole_images") && said.contains("several_axes"), "{said}");
+        // Per stage CUDA names one reason, and the input of attention has two.
+        let of_input = if other.name() == "wgpu" { "several_axes" } else { "bounds" };
+        assert!(said.contains("whole_images") && said.contains(of_input), "{said}");
     }
 }
 

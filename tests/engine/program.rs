@@ -211,7 +211,7 @@ const FAULTS: &[Fault] = &[
             let share = Linear { norm, ..stage!(p, "0.ffn_in", FfnIn).up.clone() };
             stage!(p, "0.ffn_in", FfnIn).share = Some(share);
         },
-        &["0.ffn_in", "a norm of its own"],
+        &["0.ffn_in", "of its own, which no kernel supports"],
     ),
     ("more experts than there are", |p| put_experts(p, 1, 2), &["experts", "2 of 1 experts"]),
     ("no expert for a row", |p| put_experts(p, 1, 0), &["experts", "0 of 1 experts"]),
