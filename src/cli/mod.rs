@@ -94,7 +94,7 @@ pub struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    Run(run::RunArgs),
+    Run(Box<run::RunArgs>),
     Chat(chat::ChatArgs),
     #[cfg(feature = "serve")]
     Serve(Box<serve::ServeArgs>),

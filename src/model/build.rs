@@ -211,7 +211,7 @@ impl<'a> Builder<'a> {
             })?;
             let w = self.declare(half);
             self.program.weights[w.0 as usize].part_of =
-                Some(PartOf { tensor: name.clone(), rows: vec![0..outputs] });
+                Some(PartOf { tensor: name.clone(), rows: std::iter::once(0..outputs).collect() });
             Ok(Linear { scale, ..Linear::of(w) })
         };
         Ok([half("first", false)?, half("second", true)?])

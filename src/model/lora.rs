@@ -180,7 +180,7 @@ impl Adapter {
             return Err(tensor_error(&a.name, want, describe(a)));
         }
         let matrix = part.map_or(0, |part| part.rows[0].start / rows);
-        let of_a = n_matrices.map(|_| vec![matrix * rank..(matrix + 1) * rank]);
+        let of_a = n_matrices.map(|_| std::iter::once(matrix * rank..(matrix + 1) * rank).collect());
         let scale = self.factor(rank) * linear.scale / own_scale(base, decl.tensor(), matrix)?;
         let (a, b) = (declare.rows(a, of_a)?, declare.rows(b, part.map(|part| part.rows.clone()))?);
         Ok(Lora { adapter: declare.id, a, b, scale })

@@ -96,6 +96,7 @@ pub struct JobId(pub u64);
 
 /// Progress of a job.
 #[derive(Clone, Debug)]
+#[expect(clippy::large_enum_variant, reason = "nearly all updates are of the largest kind")]
 pub enum Update {
     /// Progress of a prompt.
     Progress {

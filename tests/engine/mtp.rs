@@ -2,7 +2,7 @@
 //! (`shared/golden/mtp`), and against the text without drafts.
 
 use std::io::Cursor;
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::Arc;
 
 use sterna::Error;
@@ -28,7 +28,7 @@ fn prompts() -> Vec<Vec<u32>> {
     sequences(&golden("prompts.txt").expect("prompts.txt is in tests/data"))
 }
 
-fn open(path: &PathBuf, change: impl FnOnce(&mut EngineOptions)) -> Engine {
+fn open(path: &Path, change: impl FnOnce(&mut EngineOptions)) -> Engine {
     let gguf = Gguf::open(path).expect("a golden file");
     support::logits::engine(gguf, "f32", simd::best(), |options| {
         (options.mtp, options.drafts) = (Mtp::Needed, 3);
@@ -195,7 +195,7 @@ fn drafts_by_the_block_do_not_change_the_text() {
     }
 }
 
-fn batch_free(path: &PathBuf, kv: &str, prompt: &[u32]) -> (Output, Stats) {
+fn batch_free(path: &Path, kv: &str, prompt: &[u32]) -> (Output, Stats) {
     let engine = open(path, |options| {
         (options.cache_type_k, options.cache_type_v) = (kv.parse().unwrap(), kv.parse().unwrap());
         options.mtp = Mtp::Off;

@@ -215,9 +215,9 @@ fn prompts_share_pages_only_with_the_same_images() {
     let of = |images: &[&str]| request(&engine, &folder, &prompts, images);
     let (first, other) = (of(&["square", "wide"]), of(&["wide", "square"]));
     let mut batch = engine.batch(BatchOptions::default()).unwrap();
-    let fresh = run(&mut batch, &[first.clone()]);
+    let fresh = run(&mut batch, std::slice::from_ref(&first));
     let again = run(&mut batch, &[first]);
-    let swapped = run(&mut batch, &[other.clone()]);
+    let swapped = run(&mut batch, std::slice::from_ref(&other));
     assert_eq!((fresh[0].1, again[0].1, swapped[0].1), (0, 64, 0));
     assert_eq!(fresh[0].0, again[0].0);
     drop(batch);

@@ -215,10 +215,7 @@ fn keys_and_queries_have_the_same_shape() {
     let square = (0..64).map(|place| scaled(place).0).sum::<f64>() / 64.0;
     assert!((0.45..=2.2).contains(&square), "{square}");
     let weakest = |places: std::ops::Range<usize>| {
-        places
-            .map(|place| scaled(place))
-            .map(|(k, q)| k * q)
-            .fold((f64::MAX, 0.0_f64), |(a, b), x| (a.min(x), b.max(x)))
+        places.map(scaled).map(|(k, q)| k * q).fold((f64::MAX, 0.0_f64), |(a, b), x| (a.min(x), b.max(x)))
     };
     assert!(weakest(0..64).0 >= weakest(64..128).1);
 }

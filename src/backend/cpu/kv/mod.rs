@@ -73,7 +73,7 @@ struct KvStorage {
 /// Form of a page's vectors.
 enum VectorForm {
     Elements(&'static Elements),
-    Codes(Codes),
+    Codes(Box<Codes>),
     Vectors { codec: Box<dyn KvVectors>, vec_bytes: usize },
 }
 
@@ -480,7 +480,7 @@ impl KvStorage {
             | KvForm::Lloyd2Signs
             | KvForm::Lloyd42
             | KvForm::Opaque => match Codes::new(codec.open(side, head_dim)?, side, head_dim, vec_bytes) {
-                Ok(codes) => VectorForm::Codes(codes),
+                Ok(codes) => VectorForm::Codes(Box::new(codes)),
                 Err(codec) => VectorForm::Vectors { codec, vec_bytes },
             },
         };
