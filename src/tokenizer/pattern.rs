@@ -248,7 +248,10 @@ mod tests {
             static BOTH: LazyLock<Vec<(Regex, Pattern)>> = LazyLock::new(|| {
                 let all = PreTokenizer::all().flat_map(PreTokenizer::published);
                 // Neither crate supports look-ahead.
-                let plain = |pattern: String| pattern.replace(r"\s+(?!\S)|", "").replace("+$", "+");
+                let plain = |pattern: String| {
+                    let plain = pattern.replace(r"\s+(?!\S)|", "").replace("+$", "+");
+                    plain.split("(?=").next().unwrap_or_default().to_owned()
+                };
                 let both = |pattern: String| (Regex::new(&pattern).unwrap(), Pattern::new(&pattern));
                 all.map(plain).map(both).collect()
             });
