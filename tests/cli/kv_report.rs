@@ -141,16 +141,16 @@ fn kv_report_refuses_unknown_cache_types() {
 /// to within .003 and 0.4 % (docs/measurements.md).
 #[test]
 fn turboquant_cache_keeps_the_next_token() {
-    check_next_token("turboquant");
+    check_next_token("turboquant", 0.962);
 }
 
 #[test]
 #[ignore = "thorough: scripts/test --all"]
 fn other_caches_keep_the_next_token() {
-    check_next_token("turboquant-4,q8_0");
+    check_next_token("turboquant-mse,turboquant-4,q8_0", 0.965);
 }
 
-fn check_next_token(types: &str) {
+fn check_next_token(types: &str, same_top: f64) {
     if sterna::demo::model().is_none() {
         return support::print_note(format_args!("not run: this build has no demo model (feature demo)"));
     }
@@ -159,9 +159,9 @@ fn check_next_token(types: &str) {
     let report = report(&[&common[..], &["--types", types]].concat());
     assert_eq!(number(&report, "/scored"), 2.0 * 1023.0);
     for line in &report["caches"].as_array().unwrap()[1..] {
-        // The figures above, with room for half of their uncertainty; the other two types are far from it.
+        // The KL of `turboquant-mse`, .0097 when it was first measured, plus twice its uncertainty.
         assert!(number(line, "/mean_kl/value") <= 0.0127, "{line}");
-        assert!(number(line, "/same_top/value") >= 0.962, "{line}");
+        assert!(number(line, "/same_top/value") >= same_top, "{line}");
         let (ppl, base) =
             (number(line, "/perplexity/value"), number(&report["caches"][0], "/perplexity/value"));
         assert!((ppl / base - 1.0).abs() < 0.02, "{line}");
