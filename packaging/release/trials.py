@@ -22,7 +22,7 @@ RUN = ["run", "--backend", "cpu", "-p", PROMPT, "-n", str(N_TOKENS), "--temp", "
 SELFTEST = ["selftest", "--backend", "cpu"]
 # The Python package's tests, run by any Python.
 TESTS = ["-m", "pytest", "-q", "-p", "no:cacheprovider", ROOT / "python" / "tests"]
-PYTHON_TOOLS = ["abi3audit==0.0.26", "mypy", "pytest"]
+PYTHON_TOOLS = ["abi3audit==0.0.26", "mypy", "pyright", "pytest"]
 # What the package works with, for the tests that need it.
 PYTHON_LIBRARIES = ["httpx", "lm_eval[api]==0.4.13", "numpy", "tqdm"]
 FRAMEWORKS = ROOT / "python" / "frameworks.py"
