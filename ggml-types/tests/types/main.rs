@@ -2,6 +2,7 @@
 
 mod attention;
 mod normal;
+mod pages;
 mod registry;
 mod split;
 mod turboquant;
