@@ -195,17 +195,18 @@ fn write_ways(
 
 /// Memory by context and cache type.
 fn write_contexts(shown: &Shown, out: &mut impl Write) -> io::Result<()> {
-    const WIDTH: usize = 14;
+    let names: Vec<String> = shown.codecs.iter().map(|pair| pair_name(*pair)).collect();
+    let widths: Vec<usize> = names.iter().map(|name| 14.max(name.len() + 2)).collect();
     writeln!(out, "\nsum of all devices, without the margin; !: does not fit, -: no kernels\n")?;
     write!(out, "{:>10}", "context")?;
-    for pair in &shown.codecs {
-        write!(out, "{:>WIDTH$}", pair_name(*pair))?;
+    for (name, width) in names.iter().zip(&widths) {
+        write!(out, "{name:>width$}")?;
     }
     writeln!(out)?;
     for (n_ctx, cells) in &shown.rows {
         write!(out, "{n_ctx:>10}")?;
-        for cell in cells {
-            write!(out, "{:>WIDTH$}", cell_text(*cell))?;
+        for (cell, width) in cells.iter().zip(&widths) {
+            write!(out, "{:>width$}", cell_text(*cell))?;
         }
         writeln!(out)?;
     }
@@ -213,13 +214,13 @@ fn write_contexts(shown: &Shown, out: &mut impl Write) -> io::Result<()> {
         return Ok(());
     }
     write!(out, "{:>10}", "longest")?;
-    for longest in &shown.longest {
+    for (longest, width) in shown.longest.iter().zip(&widths) {
         let text = match longest {
             Some(n) if *n == shown.most_ctx => format!("{n} (all)"),
             Some(n) => n.to_string(),
             None => "none".to_owned(),
         };
-        write!(out, "{text:>WIDTH$}")?;
+        write!(out, "{text:>width$}")?;
     }
     writeln!(out)
 }
