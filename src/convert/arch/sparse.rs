@@ -1,0 +1,183 @@
+//! Relatives of Llama with experts.
+
+use serde_json::Value as Json;
+
+use super::Dim::{Experts, Head, Hidden, One, Q, SharedFfn};
+use super::{
+    ATTN_HALVES, ATTN_OTHER_BIASES, ATTN_OTHERS, ATTN_PERMUTED, Architecture, Change, ConvertError, EXPERTS,
+    GRANITE_EXPERTS, GRANITE_FACTORS, HEAD_NORMS, HUNYUAN_NORMS, LLAMA, MAYBE_QKV_BIASES, MLP, NORMS,
+    QKV_BIASES, Rope, Rule, SHARED_EXPERT, SHARED_EXPERTS, all_experts, gated, matrix, maybe, plain,
+    sums_to_one,
+};
+use crate::config::Config;
+
+/// The norm before the experts is called after what precedes it, in both formats.
+const GLM4_MOE_NORMS: &[Rule] = &[
+    plain(&["input_layernorm.weight"], "attn_norm.weight", &[Hidden]),
+    plain(&["post_attention_layernorm.weight"], "post_attention_norm.weight", &[Hidden]),
+    maybe(&["self_attn.q_norm.weight"], "attn_q_norm.weight", &[Head], Change::None),
+    maybe(&["self_attn.k_norm.weight"], "attn_k_norm.weight", &[Head], Change::None),
+];
+const ERNIE_BIAS: Rule = maybe(
+    &["mlp.moe_statics.e_score_correction_bias", "mlp.gate.moe_statics.e_score_correction_bias"],
+    "exp_probs_b.bias",
+    &[One, Experts],
+    Change::None,
+);
+/// The shared experts, without the bias of the router.
+const SHARED_ONLY: &[Rule] = &[SHARED_EXPERTS[1], SHARED_EXPERTS[2], SHARED_EXPERTS[3]];
+const HUNYUAN_EXPERTS: &[Rule] = &[
+    plain(&["mlp.gate.wg.weight"], "ffn_gate_inp.weight", &[Experts, Hidden]),
+    EXPERTS[1],
+    EXPERTS[2],
+    EXPERTS[3],
+    matrix(&["mlp.shared_mlp.gate_proj.weight"], "ffn_gate_shexp.weight", &[SharedFfn, Hidden], Change::None),
+    matrix(&["mlp.shared_mlp.up_proj.weight"], "ffn_up_shexp.weight", &[SharedFfn, Hidden], Change::None),
+    matrix(&["mlp.shared_mlp.down_proj.weight"], "ffn_down_shexp.weight", &[Hidden, SharedFfn], Change::None),
+];
+const AFMOE_LAYER: &[Rule] = &[
+    plain(&["input_layernorm.weight"], "attn_norm.weight", &[Hidden]),
+    plain(&["post_attention_layernorm.weight"], "post_attention_norm.weight", &[Hidden]),
+    plain(&["pre_mlp_layernorm.weight"], "ffn_norm.weight", &[Hidden]),
+    plain(&["post_mlp_layernorm.weight"], "post_ffw_norm.weight", &[Hidden]),
+    matrix(&["self_attn.gate_proj.weight"], "attn_gate.weight", &[Q, Hidden], Change::None),
+];
+const AFMOE_EXPERTS: &[Rule] = &[
+    plain(&["mlp.router.gate.weight"], "ffn_gate_inp.weight", &[Experts, Hidden]),
+    plain(&["mlp.expert_bias"], "exp_probs_b.bias", &[Experts]),
+    EXPERTS[1],
+    EXPERTS[2],
+    EXPERTS[3],
+];
+
+/// Every architecture of this kind.
+pub static ARCHITECTURES: &[Architecture] = &[
+    Architecture {
+        classes: &["Qwen3MoeForCausalLM"],
+        name: qwen3moe,
+        layer: &[NORMS, ATTN_HALVES, ATTN_OTHERS, HEAD_NORMS, EXPERTS],
+        rope: Rope::Base,
+        ..LLAMA
+    },
+    Architecture {
+        classes: &["GraniteMoeForCausalLM"],
+        name: |config| gated(config, &["silu"], "granitemoe"),
+        layer: &[NORMS, ATTN_PERMUTED, ATTN_OTHERS, ATTN_OTHER_BIASES, GRANITE_EXPERTS],
+        expert_width: "intermediate_size",
+        factors: GRANITE_FACTORS,
+        ..LLAMA
+    },
+    Architecture {
+        classes: &["Glm4MoeForCausalLM"],
+        name: |config| gated(config, &["silu"], "glm4moe"),
+        layer: &[GLM4_MOE_NORMS, ATTN_HALVES, ATTN_OTHERS, MAYBE_QKV_BIASES, EXPERTS, SHARED_EXPERTS],
+        dense_first: &[GLM4_MOE_NORMS, ATTN_HALVES, ATTN_OTHERS, MAYBE_QKV_BIASES, MLP],
+        // Defaults of Glm4MoeConfig.
+        defaults: &[("rms_norm_eps", 1e-5), ("partial_rotary_factor", 0.5)],
+        ..LLAMA
+    },
+    Architecture {
+        classes: &["Dots1ForCausalLM"],
+        name: |config| gated(config, &["silu"], "dots1"),
+        layer: &[NORMS, HEAD_NORMS, ATTN_HALVES, ATTN_OTHERS, EXPERTS, SHARED_EXPERTS],
+        dense_first: &[NORMS, HEAD_NORMS, ATTN_HALVES, ATTN_OTHERS, MLP],
+        // Defaults of Dots1Config.
+        defaults: &[("rms_norm_eps", 1e-6)],
+        ..LLAMA
+    },
+    Architecture {
+        classes: &["Ernie4_5_MoeForCausalLM"],
+        name: ernie4_5_moe,
+        // RoPE rotates adjacent elements in both formats.
+        layer: &[NORMS, ATTN_HALVES, ATTN_OTHERS, EXPERTS, SHARED_ONLY, &[ERNIE_BIAS]],
+        dense_first: &[NORMS, ATTN_HALVES, ATTN_OTHERS, MLP],
+        tied: true,
+        // Defaults of Ernie4_5_MoeConfig.
+        defaults: &[("rms_norm_eps", 1e-5), ("rope_theta", 500_000.0), ("moe_layer_start_index", 1.0)],
+        ..LLAMA
+    },
+    Architecture {
+        classes: &["AfmoeForCausalLM"],
+        name: afmoe,
+        layer: &[AFMOE_LAYER, HEAD_NORMS, ATTN_HALVES, ATTN_OTHERS, AFMOE_EXPERTS, SHARED_ONLY],
+        dense_first: &[AFMOE_LAYER, HEAD_NORMS, ATTN_HALVES, ATTN_OTHERS, MLP],
+        // Defaults of AfmoeConfig.
+        defaults: &[("rms_norm_eps", 1e-5), ("head_dim", 128.0), ("sliding_window", 1024.0)],
+        windows: Some(4),
+        ..LLAMA
+    },
+    Architecture {
+        classes: &["Qwen2MoeForCausalLM"],
+        name: qwen2moe,
+        layer: &[NORMS, ATTN_HALVES, ATTN_OTHERS, QKV_BIASES, EXPERTS, SHARED_EXPERT],
+        ..LLAMA
+    },
+    Architecture {
+        classes: &["MellumForCausalLM"],
+        name: mellum,
+        layer: &[NORMS, ATTN_HALVES, ATTN_OTHERS, HEAD_NORMS, EXPERTS],
+        windows: Some(4),
+        // Defaults of MellumConfig.
+        defaults: &[("rms_norm_eps", 1e-6), ("head_dim", 128.0)],
+        ..LLAMA
+    },
+    Architecture {
+        classes: &["HunYuanMoEV1ForCausalLM"],
+        name: |config| gated(config, &["silu"], "hunyuan-moe"),
+        layer: &[NORMS, HUNYUAN_NORMS, ATTN_HALVES, ATTN_OTHERS, HUNYUAN_EXPERTS],
+        // No layer is dense.
+        dense_first: &[NORMS],
+        expert_width: "intermediate_size",
+        // Defaults of HunYuanMoEV1Config, which has no key for the shared expert.
+        defaults: &[("rms_norm_eps", 1e-5), ("num_shared_expert", 1.0)],
+        ..LLAMA
+    },
+];
+
+fn qwen3moe(config: &Config) -> Result<&'static str, ConvertError> {
+    // The default of transformers is false, but the published models set true.
+    sums_to_one(config, config.bool(&["norm_topk_prob"]) == Some(true))?;
+    all_experts(config, "qwen3moe")
+}
+
+/// GGUF's readers do not divide by the sum.
+fn qwen2moe(config: &Config) -> Result<&'static str, ConvertError> {
+    const KEY: &str = "norm_topk_prob";
+    match config.bool(&[KEY]) {
+        Some(true) => Err(config.wrong(KEY, "false: readers of GGUF do not normalise", config.get(&[KEY]))),
+        _ => all_experts(config, "qwen2moe"),
+    }
+}
+
+fn ernie4_5_moe(config: &Config) -> Result<&'static str, ConvertError> {
+    const LAST: &str = "moe_layer_end_index";
+    let found = config.get(&[LAST]);
+    let n_layers = config.require(&["num_hidden_layers"])? as i64;
+    match found.and_then(Json::as_i64).is_some_and(|last| last != -1 && last + 1 < n_layers) {
+        true => Err(config.wrong(LAST, "the last layer, or -1", found)),
+        false => gated(config, &["silu"], "ernie4_5-moe"),
+    }
+}
+
+/// Files have no key for the factor on the embedding and for the router.
+fn afmoe(config: &Config) -> Result<&'static str, ConvertError> {
+    const SCORES: &str = "score_func";
+    const FACTOR: &str = "mup_enabled";
+    if config.bool(&[FACTOR]) != Some(true) {
+        return Err(config.wrong(FACTOR, "true", config.get(&[FACTOR])));
+    }
+    if config.str(&[SCORES]).is_some_and(|scores| scores != "sigmoid") {
+        return Err(config.wrong(SCORES, "sigmoid", config.get(&[SCORES])));
+    }
+    gated(config, &["silu"], "afmoe")
+}
+
+fn mellum(config: &Config) -> Result<&'static str, ConvertError> {
+    const KINDS: &str = "mlp_layer_types";
+    sums_to_one(config, config.bool(&["norm_topk_prob"]) != Some(false))?;
+    let kinds = config.get(&[KINDS]).and_then(Json::as_array);
+    if kinds.is_some_and(|kinds| kinds.iter().any(|kind| kind.as_str() != Some("sparse"))) {
+        return Err(config.wrong(KINDS, "only sparse", config.get(&[KINDS])));
+    }
+    gated(config, &["silu"], "mellum")
+}
