@@ -60,8 +60,10 @@
 /* Positions per KV page. */
 #define PAGE_POSITIONS 64
 
-/* Smallest number of positions in a split of a row (split K): one round of a wide block of `attend`. */
-#define ATTEND_LEAST 48
+/* Positions of a row from which blocks share them (split K), and the smallest number of positions in a
+ * split. A merge costs two round trips to memory, as much as a hundred positions. */
+#define ATTEND_WHOLE 256
+#define ATTEND_LEAST 192
 
 /* Most partial results merged per row: splits, or the warps or lane groups of a block. */
 #define MAX_PARTS 112
@@ -90,16 +92,16 @@
 #define ATTEND_MMA_BLOCKS_SHARED_BYTES_128 81456
 #define ATTEND_MMA_BLOCKS_SHARED_BYTES_256 91248
 
-/* Query heads per block of `attend` over codes on tensor cores, and its threads for a head_dim of 256; others
- * have ATTEND_WIDE_THREADS. */
+/* Query heads per block of `attend` over codes on tensor cores, and its threads for a head_dim of 128 or 256;
+ * with 64, it has ATTEND_WIDE_THREADS. */
 #define ATTEND_ROW_HEADS 8
-#define ATTEND_ROW_THREADS_256 256
+#define ATTEND_ROW_THREADS 128
 
 /* Threads per block, by kernel. */
 #define LINEAR_THREADS 256
 #define EMBED_THREADS 256
 #define ATTEND_THREADS 128
-#define ATTEND_WIDE_THREADS 384
+#define ATTEND_WIDE_THREADS 256
 /* Of those for heads of 257 to 512 elements. */
 #define ATTEND_THREADS_512 128
 #define APPEND_THREADS 128
@@ -216,10 +218,10 @@
 #define MMA_CODES_SHARED_BYTES 31488
 
 /* The same for small batches: most batch rows, floats from one row of the sums to the next, and shared
- * memory. */
-#define MMA_FEW_ROWS 16
+ * memory after the header for 8 batch rows. */
+#define MMA_FEW_ROWS 64
 #define MMA_FEW_PITCH 20
-#define MMA_FEW_SHARED_BYTES 11008
+#define MMA_FEW_TILE_BYTES 5120
 
 /* One row of a batch. */
 struct StepRow {

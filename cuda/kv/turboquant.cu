@@ -5,13 +5,13 @@
 
 KERNEL(append__turboquant, AppendParams, APPEND_THREADS) { append<KeysInGroups>(p); }
 RESIDENT_KERNEL(attend__turboquant, AttendCodesParams, ATTEND_THREADS, 3) { attend_codes<KeysInGroups>(p); }
-RESIDENT_KERNEL(attend__turboquant__row64, AttendCodesParams, ATTEND_WIDE_THREADS, 1) {
+RESIDENT_KERNEL(attend__turboquant__row64, AttendCodesParams, ATTEND_WIDE_THREADS, 2) {
     attend_row<KeysInGroups, 64>(p);
 }
-RESIDENT_KERNEL(attend__turboquant__row128, AttendCodesParams, ATTEND_WIDE_THREADS, 1) {
+RESIDENT_KERNEL(attend__turboquant__row128, AttendCodesParams, ATTEND_ROW_THREADS, 3) {
     attend_row<KeysInGroups, 128>(p);
 }
-RESIDENT_KERNEL(attend__turboquant__row256, AttendCodesParams, ATTEND_ROW_THREADS_256, 1) {
+RESIDENT_KERNEL(attend__turboquant__row256, AttendCodesParams, ATTEND_ROW_THREADS, 2) {
     attend_row<KeysInGroups, 256>(p);
 }
 MMA_KERNEL(attend__turboquant, 64, AttendCodesMmaParams, ATTEND_MMA_CODES_RESIDENT) {

@@ -6,13 +6,13 @@ KERNEL(append__turboquant_4, AppendParams, APPEND_THREADS) { append<Alike<Codes4
 RESIDENT_KERNEL(attend__turboquant_4, AttendCodesParams, ATTEND_THREADS, 3) {
     attend_codes<Alike<Codes4>>(p);
 }
-RESIDENT_KERNEL(attend__turboquant_4__row64, AttendCodesParams, ATTEND_WIDE_THREADS, 1) {
+RESIDENT_KERNEL(attend__turboquant_4__row64, AttendCodesParams, ATTEND_WIDE_THREADS, 2) {
     attend_row<Alike<Codes4>, 64>(p);
 }
-RESIDENT_KERNEL(attend__turboquant_4__row128, AttendCodesParams, ATTEND_WIDE_THREADS, 1) {
+RESIDENT_KERNEL(attend__turboquant_4__row128, AttendCodesParams, ATTEND_ROW_THREADS, 3) {
     attend_row<Alike<Codes4>, 128>(p);
 }
-RESIDENT_KERNEL(attend__turboquant_4__row256, AttendCodesParams, ATTEND_ROW_THREADS_256, 1) {
+RESIDENT_KERNEL(attend__turboquant_4__row256, AttendCodesParams, ATTEND_ROW_THREADS, 2) {
     attend_row<Alike<Codes4>, 256>(p);
 }
 MMA_KERNEL(attend__turboquant_4, 64, AttendCodesMmaParams, ATTEND_MMA_CODES_RESIDENT) {

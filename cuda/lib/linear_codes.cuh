@@ -211,9 +211,19 @@ DEVICE void run_linear_codes(const StepTables& step, const InputParams& in, cons
     }
 }
 
-// Weights of a tile of 16 rows, whose columns are divided among a block's warps, two blocks at a time.
+// Most tiles of 8 batch rows that are multiplied at once, so that no register spills: more rows take several
+// passes over a unit's weights, which are in the L2 cache by then.
+template <class T>
+constexpr uint32_t kFewTiles = kTwoScales<T> || kPartOfTwo<T> ? 4 : 8;
+
+// Weights of a tile of 16 rows, whose columns are divided among a block's warps, two blocks at a time. `even`
+// and `odd` are those of the two blocks; for types with kPartOfTwo, of the warp's next two pairs of blocks.
 template <class T, class Kind>
 struct FewWeights {
+    static constexpr uint32_t kWarps = LINEAR_THREADS / kWarpSize;
+    // Blocks from those of `even` to those of `odd`, and to the next of `even`.
+    static constexpr uint32_t kToOdd = kPartOfTwo<T> ? 2 * kWarps : 1;
+    static constexpr uint32_t kToNext = kPartOfTwo<T> ? 4 * kWarps : 2 * kWarps;
     Kind kind;
     typename T::Row rows[2];
     typename T::Part even[2], odd[2];
@@ -235,88 +245,117 @@ struct FewWeights {
             rows[half] = T::row(task.weight(at.weight), at.exists() ? at.row : 0);
         }
         load(even, block, last);
-        load(odd, block + 1, last);
+        load(odd, block + kToOdd, last);
     }
 };
 
-// Products of 8 kTiles batch rows. The warps' sums are added in shared memory, in warp order.
+// Activations of 8 batch rows in one block of columns, as a lane needs them.
+struct FewActs {
+    uint2 q;
+    // Scale and scaled sum of rows 2 member and 2 member + 1.
+    uint4 quants;
+};
+
+// Products of 8 kTiles batch rows at a time. The warps' sums are added in shared memory, in warp order, so
+// the bits of a row depend on neither kTiles nor the rest of the batch.
 template <class T, uint32_t kTiles, class Task, class Kind>
 DEVICE void multiply_few(
     const StepTables& step, const InputParams& in, const Task& task, uint32_t n, FewWeights<T, Kind>& weights
 ) {
-    constexpr uint32_t kWarps = LINEAR_THREADS / kWarpSize;
+    constexpr uint32_t kWarps = LINEAR_THREADS / kWarpSize, kRows = 8 * kTiles;
     // Layout: [warps][batch rows][slots].
-    static_assert(LINEAR_HEADER_BYTES + kWarps * MMA_FEW_ROWS * MMA_FEW_PITCH * 4 == MMA_FEW_SHARED_BYTES,
-        "the host asks for as much");
+    static_assert(kWarps * 8 * MMA_FEW_PITCH * 4 == MMA_FEW_TILE_BYTES, "the host asks for as much");
+    static_assert(MMA_CODES_ROWS == MMA_FEW_ROWS, "the blocks of all rows are in one tile");
     float* shared = reinterpret_cast<float*>(shared_memory() + LINEAR_HEADER_BYTES);
     uint32_t lane = threadIdx.x % kWarpSize, quartet = lane / 4, member = lane % 4;
     uint32_t warp = threadIdx.x / kWarpSize, units = task.units();
     uint32_t blocks = in.cols / QUANT_COLS, last = blocks - 1;
-    // Activations are loaded two blocks ahead, or one block ahead with more rows.
-    constexpr bool kAhead = kTiles == 1;
-    struct Acts {
-        uint2 q[kTiles];
-        uint4 quants[kTiles];
-    };
-    auto bring = [&](Acts& to, uint32_t block) {
-        block = block < last ? block : last;
-#pragma unroll
-        for (uint32_t tile = 0; tile < kTiles; tile++) {
-            to.q[tile] = load8(in.rounded.rows + uint64_t(8 * tile + quartet) * in.row_bytes +
-                block * QUANT_COLS + 8 * member);
-            to.quants[tile] =
-                load16(in.rounded.blocks + uint64_t(block) * MMA_CODES_ROWS + 8 * tile + 2 * member);
-        }
-    };
     for (uint32_t unit = blockIdx.x; unit < units; unit += gridDim.x) {
-        float sums[kTiles][4] = {};
-        auto multiply = [&](const typename T::Part(&parts)[2], const Acts& acts, uint32_t block) {
-            typename T::Codes upper = codes_of<T>(parts[0], block, member, weights.kind);
-            typename T::Codes lower = codes_of<T>(parts[1], block, member, weights.kind);
+        for (uint32_t first = 0; first < n; first += kRows) {
+            float sums[kTiles][4] = {};
+            const uint8_t* of_lane = in.rounded.rows + (first + quartet) * in.row_bytes + 8 * member;
+            // Loaded two tiles ahead.
+            FewActs acts[2];
+            auto bring = [&](uint32_t slot, uint32_t block, uint32_t tile) {
+                block = block < last ? block : last;
+                // Hides the row, so that the offset of each tile is not kept in a register.
+                uint32_t row = tile == 0 ? 0 : recomputed(8 * tile);
+                acts[slot].q = load8(of_lane + (block * QUANT_COLS + row * in.row_bytes));
+                acts[slot].quants =
+                    load16(in.rounded.blocks + block * MMA_CODES_ROWS + first + 2 * member + 8 * tile);
+            };
+            // Multiplies block `block`; the ones after it are `next` and `after`. `of_pair` tells which of a
+            // pair it is.
+            auto multiply = [&](const typename T::Part(&parts)[2], uint32_t of_pair, uint32_t block,
+                                uint32_t next, uint32_t after) {
+                typename T::Codes upper = codes_of<T>(parts[0], block, member, weights.kind);
+                typename T::Codes lower = codes_of<T>(parts[1], block, member, weights.kind);
+#pragma unroll
+                for (uint32_t tile = 0; tile < kTiles; tile++) {
+                    uint32_t slot = (of_pair * kTiles + tile) % 2;
+                    uint32_t b[2] = {acts[slot].q.x, acts[slot].q.y};
+                    add_block<T>(sums[tile], upper, lower, b, acts[slot].quants);
+                    if (tile + 2 < kTiles) {
+                        bring(slot, block, tile + 2);
+                    } else {
+                        bring(slot, kTiles == 1 ? after : next, kTiles == 1 ? 0 : tile + 2 - kTiles);
+                    }
+                }
+            };
+            bring(0, 2 * warp, 0);
+            bring(1, kTiles == 1 ? 2 * warp + 1 : 2 * warp, kTiles == 1 ? 0 : 1);
+            // Multiplies the pair of blocks from `block` on.
+            auto take = [&](const typename T::Part(&even)[2], const typename T::Part(&odd)[2],
+                            uint32_t block, auto between) {
+                uint32_t next = block + 2 * kWarps;
+                multiply(even, 0, block, block + 1, next);
+                between();
+                if (block + 1 < blocks) multiply(odd, 1, block + 1, next, next + 1);
+            };
+            constexpr uint32_t kToNext = FewWeights<T, Kind>::kToNext;
+#pragma unroll 1
+            for (uint32_t block = 2 * warp; block < blocks; block += kToNext) {
+                if constexpr (kPartOfTwo<T>) {
+                    take(weights.even, weights.even, block, [] {});
+                    weights.load(weights.even, block + kToNext, last);
+                    if (block + 2 * kWarps < blocks)
+                        take(weights.odd, weights.odd, block + 2 * kWarps, [] {});
+                    weights.load(weights.odd, block + kToNext + 2 * kWarps, last);
+                } else {
+                    take(weights.even, weights.odd, block,
+                        [&] { weights.load(weights.even, block + kToNext, last); });
+                    weights.load(weights.odd, block + kToNext + 1, last);
+                }
+            }
+            bool is_last = first + kRows >= n;
+            weights.begin(task, is_last ? unit + gridDim.x : unit, last);
+            // Recomputed, so that it is in no register during the products.
+            uint32_t thread = recomputed(threadIdx.x);
+            uint32_t place = (thread / kWarpSize * kRows + thread % 4 * 2) * MMA_FEW_PITCH;
+            place += thread % kWarpSize / 4;
 #pragma unroll
             for (uint32_t tile = 0; tile < kTiles; tile++) {
-                uint32_t b[2] = {acts.q[tile].x, acts.q[tile].y};
-                add_block<T>(sums[tile], upper, lower, b, acts.quants[tile]);
+#pragma unroll
+                for (uint32_t i = 0; i < 4; i++)
+                    shared[place + (8 * tile + i % 2) * MMA_FEW_PITCH + i / 2 * 8] = sums[tile][i];
             }
-        };
-        Acts of_even, of_odd;
-        bring(of_even, 2 * warp);
-        if (kAhead) bring(of_odd, 2 * warp + 1);
-#pragma unroll 1
-        for (uint32_t block = 2 * warp; block < blocks; block += 2 * kWarps) {
-            uint32_t next = block + 2 * kWarps;
-            multiply(weights.even, of_even, block);
-            weights.load(weights.even, next, last);
-            bring(of_even, kAhead ? next : block + 1);
-            Acts& second = kAhead ? of_odd : of_even;
-            if (block + 1 < blocks) multiply(weights.odd, second, block + 1);
-            weights.load(weights.odd, next + 1, last);
-            bring(second, kAhead ? next + 1 : next);
-        }
-        weights.begin(task, unit + gridDim.x, last);
+            __syncthreads();
+            uint32_t there = n - first < kRows ? n - first : kRows;
+            for (uint32_t i = threadIdx.x; i < 16 * there; i += blockDim.x) {
+                uint32_t at = i / 16, slot = i % 16, m = first + at;
+                auto y = [&](uint32_t of_slot) {
+                    float sum = 0.0f;
 #pragma unroll
-        for (uint32_t tile = 0; tile < kTiles; tile++) {
-#pragma unroll
-            for (uint32_t i = 0; i < 4; i++) {
-                uint32_t m = 8 * tile + 2 * member + i % 2, slot = quartet + i / 2 * 8;
-                shared[(warp * MMA_FEW_ROWS + m) * MMA_FEW_PITCH + slot] = sums[tile][i];
+                    for (uint32_t from = 0; from < kWarps; from++)
+                        sum += shared[(from * kRows + at) * MMA_FEW_PITCH + of_slot];
+                    return finished<T>(task, task.row(unit, of_slot), sum, {}, 1.0f);
+                };
+                float own = y(slot), other = y(slot ^ 8);
+                if (task.row(unit, slot).exists())
+                    task.finish(unit, slot, m, own, other, task.late(unit, slot, m, step.rows[m]));
             }
+            __syncthreads();
         }
-        __syncthreads();
-        for (uint32_t i = threadIdx.x; i < 16 * n; i += blockDim.x) {
-            uint32_t m = i / 16, slot = i % 16;
-            auto y = [&](uint32_t of_slot) {
-                float sum = 0.0f;
-#pragma unroll
-                for (uint32_t from = 0; from < kWarps; from++)
-                    sum += shared[(from * MMA_FEW_ROWS + m) * MMA_FEW_PITCH + of_slot];
-                return finished<T>(task, task.row(unit, of_slot), sum, {}, 1.0f);
-            };
-            float own = y(slot), other = y(slot ^ 8);
-            if (task.row(unit, slot).exists())
-                task.finish(unit, slot, m, own, other, task.late(unit, slot, m, step.rows[m]));
-        }
-        __syncthreads();
     }
 }
 
@@ -333,7 +372,11 @@ DEVICE void run_linear_few(const StepTables& step, const InputParams& in, const 
     uint32_t n = in.of_outputs ? step.counts->outputs : step.counts->rows;
     if (n <= 8) {
         multiply_few<T, 1>(step, in, task, n, weights);
+    } else if (n <= 16) {
+        multiply_few<T, 2>(step, in, task, n, weights);
+    } else if (n <= 32) {
+        multiply_few<T, 4>(step, in, task, n, weights);
     } else {
-        multiply_few<T, MMA_FEW_ROWS / 8>(step, in, task, n, weights);
+        multiply_few<T, kFewTiles<T>>(step, in, task, n, weights);
     }
 }

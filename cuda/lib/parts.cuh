@@ -69,7 +69,7 @@ DEVICE void join_groups(Softmax (&softs)[kHeads], float (&values)[kHeads][kElems
 // Positions per split of a row (the last may have fewer): a multiple of `unit`, for at most `most` splits.
 DEVICE uint32_t positions_of_split(uint32_t n_positions, uint32_t most, uint32_t unit) {
     uint32_t split = (n_positions + most - 1) / most;
-    if (split < ATTEND_LEAST) split = ATTEND_LEAST;
+    if (split < ATTEND_LEAST) split = n_positions < ATTEND_WHOLE ? ATTEND_WHOLE : ATTEND_LEAST;
     return (split + unit - 1) / unit * unit;
 }
 
@@ -181,9 +181,9 @@ DEVICE void merge(
     }
 }
 
-// Parts whose loads are in flight at a time, for a block's groups and for splits. Beyond a few splits: the
-// number that an H100 uses for a row with 5 KV heads, so that one round trip loads all of them.
-constexpr uint32_t kGroupsAtOnce = 4, kFewSplits = 8, kSplitsAtOnce = 28;
+// Parts whose loads are in flight at a time, for a block's groups and for splits; beyond a few splits, as
+// many as there are registers for.
+constexpr uint32_t kGroupsAtOnce = 4, kFewSplits = 8, kSplitsAtOnce = 16;
 
 // Merges the parts of a block's groups. With one split that is the result; otherwise each block stores its
 // part, and the last to arrive merges them. Calls write(head, element, value) for the result; returns true in

@@ -10,9 +10,10 @@
 //
 // A group of lanes has one lane per 16-byte piece of an f16 vector, rounded up to a power of two. Each group
 // processes its own positions, kAtOnce at a time, with its own softmax: largest score, sum of weights, and
-// weighted values, of which each lane keeps 8 elements per query head. While a round is multiplied, the keys
-// and values of the next round are loaded, and the page numbers of the one after. Groups are merged by
-// shuffles within a warp, and through shared memory across warps. With one split the block writes the result;
+// weighted values, of which each lane keeps 8 elements per query head. Queries stay in shared memory, so that
+// registers suffice for two blocks per multiprocessor. While a round is multiplied, the keys and values of
+// the next round are loaded, and the page numbers of the one after. Groups are merged by shuffles within a
+// warp, and through shared memory across warps. With one split the block writes the result;
 // otherwise it stores its part in `partial`, and the last block to arrive merges the parts.
 //
 // For heads of more than 256 elements each lane has a second piece, 256 elements after its first.
@@ -68,12 +69,33 @@ struct Piece<float> {
 constexpr int kStride = 16;
 
 // Positions per group of lanes and round.
-constexpr uint32_t kAtOnce = 2;
+template <class E>
+constexpr uint32_t kAtOnce = sizeof(E) == 2 ? 2 : 1;
 
 // A group's keys and values of a round.
 template <class E, uint32_t kPieces>
 struct Round {
-    Piece<E> keys[kAtOnce][kPieces], values[kAtOnce][kPieces];
+    Piece<E> keys[kAtOnce<E>][kPieces], values[kAtOnce<E>][kPieces];
+};
+
+// The queries of a block in shared memory: [ATTEND_HEADS, kPieces, 2, lanes] of float4. A lane reads 8
+// elements per piece, in two halves, so that neighbouring lanes read neighbouring addresses.
+struct LaneQueries {
+    // Of the lane: the first half of its first piece of the first head.
+    const float4* at;
+    uint32_t lanes;
+
+    template <uint32_t kPieces>
+    DEVICE void of(uint32_t head, uint32_t piece, float (&to)[8]) const {
+#pragma unroll
+        for (uint32_t half = 0; half < 2; half++) {
+            float4 four = at[((head * kPieces + piece) * 2 + half) * lanes];
+            to[4 * half] = four.x;
+            to[4 * half + 1] = four.y;
+            to[4 * half + 2] = four.z;
+            to[4 * half + 3] = four.w;
+        }
+    }
 };
 
 // Running result of a group: a lane has 8 elements of each of its pieces per query head.
@@ -86,29 +108,29 @@ struct GroupState {
     // Adds a round's positions; those with `there` false are ignored. All lanes of a warp call it together.
     template <class E>
     DEVICE void take(
-        const float (&query)[ATTEND_HEADS][kOwn], const Round<E, kPieces>& round,
-        const bool (&there)[kAtOnce], uint32_t lanes, float cap
+        const LaneQueries& queries, const Round<E, kPieces>& round, const bool (&there)[kAtOnce<E>],
+        float cap
     ) {
-        float scores[kAtOnce][ATTEND_HEADS];
+        float scores[kAtOnce<E>][ATTEND_HEADS] = {};
 #pragma unroll
-        for (uint32_t i = 0; i < kAtOnce; i++) {
+        for (uint32_t piece = 0; piece < kPieces; piece++) {
+            float k[kAtOnce<E>][8];
 #pragma unroll
-            for (uint32_t h = 0; h < ATTEND_HEADS; h++) scores[i][h] = 0.0f;
+            for (uint32_t i = 0; i < kAtOnce<E>; i++) round.keys[i][piece].floats(k[i]);
 #pragma unroll
-            for (uint32_t piece = 0; piece < kPieces; piece++) {
-                float k[8];
-                round.keys[i][piece].floats(k);
+            for (uint32_t h = 0; h < ATTEND_HEADS; h++) {
+                float query[8];
+                queries.of<kPieces>(h, piece, query);
 #pragma unroll
-                for (uint32_t h = 0; h < ATTEND_HEADS; h++) {
+                for (uint32_t i = 0; i < kAtOnce<E>; i++) {
 #pragma unroll
-                    for (uint32_t e = 0; e < 8; e++)
-                        scores[i][h] = fmaf(query[h][8 * piece + e], k[e], scores[i][h]);
+                    for (uint32_t e = 0; e < 8; e++) scores[i][h] = fmaf(query[e], k[i][e], scores[i][h]);
                 }
             }
         }
-        for (uint32_t mask = lanes / 2; mask > 0; mask /= 2) {
+        for (uint32_t mask = queries.lanes / 2; mask > 0; mask /= 2) {
 #pragma unroll
-            for (uint32_t i = 0; i < kAtOnce; i++) {
+            for (uint32_t i = 0; i < kAtOnce<E>; i++) {
 #pragma unroll
                 for (uint32_t h = 0; h < ATTEND_HEADS; h++)
                     scores[i][h] += __shfl_xor_sync(kWarp, scores[i][h], mask);
@@ -118,7 +140,7 @@ struct GroupState {
         for (uint32_t h = 0; h < ATTEND_HEADS; h++) {
             float largest = soft[h].largest;
 #pragma unroll
-            for (uint32_t i = 0; i < kAtOnce; i++) {
+            for (uint32_t i = 0; i < kAtOnce<E>; i++) {
                 scores[i][h] = there[i] ? capped_score(scores[i][h], cap) : -INFINITY;
                 largest = fmaxf(largest, scores[i][h]);
             }
@@ -128,7 +150,7 @@ struct GroupState {
             for (uint32_t e = 0; e < kOwn; e++) values[h][e] *= by;
         }
 #pragma unroll
-        for (uint32_t i = 0; i < kAtOnce; i++) {
+        for (uint32_t i = 0; i < kAtOnce<E>; i++) {
             if (!there[i]) continue;
             float weights[ATTEND_HEADS];
 #pragma unroll
@@ -176,21 +198,21 @@ DEVICE void attend(const AttendParams& p) {
     uint32_t lanes = 1;
     while (lanes * 8 * kPieces < stride) lanes *= 2;
     uint32_t sub = threadIdx.x & (lanes - 1), group = threadIdx.x / lanes, groups = blockDim.x / lanes;
-    uint32_t positions = groups * kAtOnce;
+    uint32_t positions = groups * kAtOnce<E>;
     // First element of a piece of this lane.
     auto piece_at = [&](uint32_t piece) { return 8 * (sub + piece * lanes); };
 
-    uint32_t pages[kAtOnce] = {};
+    uint32_t pages[kAtOnce<E>] = {};
     auto find = [&](uint32_t base) {
 #pragma unroll
-        for (uint32_t i = 0; i < kAtOnce; i++) {
+        for (uint32_t i = 0; i < kAtOnce<E>; i++) {
             uint32_t pos = base + i * groups + group;
             if (pos < end) pages[i] = page_of(p.step, row.seq, pos);
         }
     };
     auto load = [&](Round<E, kPieces>& to, uint32_t base) {
 #pragma unroll
-        for (uint32_t i = 0; i < kAtOnce; i++) {
+        for (uint32_t i = 0; i < kAtOnce<E>; i++) {
             uint32_t pos = base + i * groups + group;
 #pragma unroll
             for (uint32_t piece = 0; piece < kPieces; piece++) {
@@ -215,35 +237,30 @@ DEVICE void attend(const AttendParams& p) {
     find(first + positions);
     // Scores are in log2 units, so that weights are powers of two.
     const float factor = p.common.scale * 1.4426950408889634f;
-    constexpr uint32_t kOwn = GroupState<kPieces>::kOwn;
-    float query[ATTEND_HEADS][kOwn] = {};
-#pragma unroll
-    for (uint32_t h = 0; h < ATTEND_HEADS; h++) {
-#pragma unroll
-        for (uint32_t i = 0; i < kOwn; i += 4) {
-            float four[4] = {};
-            uint32_t elem = piece_at(i / 8) + i % 8;
-            if (h < heads && elem < head_dim) load_quad<false>(q + h * head_dim, elem, head_dim, four);
-#pragma unroll
-            for (uint32_t e = 0; e < 4; e++) query[h][i + e] = four[e];
-        }
+    float4* queries = reinterpret_cast<float4*>(shared_memory());
+    for (uint32_t i = group; i < ATTEND_HEADS * kPieces * 2; i += groups) {
+        uint32_t h = i / (2 * kPieces), elem = piece_at(i / 2 % kPieces) + i % 2 * 4;
+        float four[4] = {};
+        if (h < heads && elem < head_dim) load_quad<false>(q + h * head_dim, elem, head_dim, four);
+        queries[i * lanes + sub] =
+            make_float4(four[0] * factor, four[1] * factor, four[2] * factor, four[3] * factor);
     }
+    __syncthreads();
+    constexpr uint32_t kOwn = GroupState<kPieces>::kOwn;
     GroupState<kPieces> state = {};
 #pragma unroll
-    for (uint32_t h = 0; h < ATTEND_HEADS; h++) {
-        state.soft[h] = {-INFINITY, 0.0f};
-#pragma unroll
-        for (uint32_t i = 0; i < kOwn; i++) query[h][i] *= factor;
-    }
+    for (uint32_t h = 0; h < ATTEND_HEADS; h++) state.soft[h] = {-INFINITY, 0.0f};
 
     // All lanes of a warp run the same number of rounds, because they exchange scores.
     auto round = [&](const Round<E, kPieces>& now, Round<E, kPieces>& next, uint32_t base) {
         load(next, base + positions);
         find(base + 2 * positions);
-        bool there[kAtOnce];
+        bool there[kAtOnce<E>];
 #pragma unroll
-        for (uint32_t i = 0; i < kAtOnce; i++) there[i] = base + i * groups + group < end;
-        state.take(query, now, there, lanes, score_cap(p.common));
+        for (uint32_t i = 0; i < kAtOnce<E>; i++) there[i] = base + i * groups + group < end;
+        // Hides the address, so that queries are not kept in registers from one round to the next.
+        LaneQueries of_lane{queries + recomputed(sub), lanes};
+        state.take(of_lane, now, there, score_cap(p.common));
     };
     for (uint32_t base = first; base < end; base += 2 * positions) {
         round(even, odd, base);
@@ -252,6 +269,8 @@ DEVICE void attend(const AttendParams& p) {
     }
 
     join_groups(state.soft, state.values, lanes);
+    // The parts take the place of the queries.
+    __syncthreads();
     uint32_t warp = threadIdx.x / kWarpSize, warps = blockDim.x / kWarpSize;
     PartsAt<ATTEND_HEADS> parts = parts_of_groups<ATTEND_HEADS>(warps, stride);
 #pragma unroll

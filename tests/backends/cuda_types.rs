@@ -62,6 +62,37 @@ fn rows_do_not_depend_on_the_batch() {
     }
 }
 
+/// Steps of 2 to 64 rows have a kernel that multiplies 8, 16, 32 or 64 of them at a time: a row has the same
+/// sums in each. The columns are more than its warps have loaded before the first product.
+#[test]
+fn a_few_rows_do_not_depend_on_the_step() {
+    let (n_rows, outputs, cols) = (60, 24, 2304);
+    for name in ["q8_0", "q4_0", "q4_k", "q6_k", "q2_k", "mxfp4"] {
+        let mut case = Case::new(&format!("{name}, {n_rows} rows"), limits(n_rows, 1, 1));
+        let (y, x) = (case.buf("y", cols), case.buf("x", outputs));
+        let w = case.linear_with_bias(ty(name), outputs, cols, ActQuant::I8PerBlock);
+        case.p.push("proj_add", ProjAdd::plain(y, w, x));
+        let inputs = case.numbers.values(n_rows * cols);
+        let pages = shuffled_pages(1, 1);
+        let Some(mut backend) = simt(1) else { return };
+        let mut running = case.on(&mut *backend);
+        let mut products = |n: usize| {
+            running.write(y, &inputs[..n * cols]);
+            running.write(x, &vec![0.0; n * outputs]);
+            let rows = rows(0, 0..n as u32);
+            running.run(0..1, &Step { rows: &rows, pages: &pages, sampling: &[], changes: &[] });
+            running.read(x, n)
+        };
+        let all = products(n_rows);
+        for n in [2, 9, 20, 40] {
+            assert_eq!(products(n), all[..n * outputs], "{name}, {n} rows");
+        }
+        let inputs = vec![(y, inputs), (x, vec![0.0; n_rows * outputs])];
+        let step = StepCase { rows: rows(0, 0..n_rows as u32), stages: 0..1, inputs, read: vec![x] };
+        case.check(simt(2).into_iter().collect(), &pages, &[step]);
+    }
+}
+
 /// A few rows, which have separate kernels, and more rows than a tile; columns that end within a span. The
 /// types have one scale per block or two, with offsets and without.
 #[test]
@@ -71,7 +102,7 @@ fn integer_tiles_match_the_oracle() {
     {
         let ty = ty(name);
         let (outputs, cols) = (19, ty.block_elems() * 544_usize.div_ceil(ty.block_elems()));
-        for n_rows in [2, 11, 70] {
+        for n_rows in [2, 11, 27, 50, 70] {
             let mut case = Case::new(&format!("{name}, {n_rows} rows"), limits(n_rows, 1, 2));
             let (y, x) = (case.buf("y", cols), case.buf("x", outputs));
             let norm = Some(case.norm(NormKind::Rms, cols));

@@ -18,9 +18,9 @@ use super::params::{
     ATTEND_MMA_CODES_SHARED_BYTES_64, ATTEND_MMA_CODES_SHARED_BYTES_128, ATTEND_MMA_CODES_SHARED_BYTES_256,
     ATTEND_MMA_HEADS, ATTEND_MMA_RESIDENT, ATTEND_MMA_SHARED_BYTES_64, ATTEND_MMA_SHARED_BYTES_128,
     ATTEND_MMA_SHARED_BYTES_256, ATTEND_MMA_THREADS_64, ATTEND_MMA_THREADS_128, ATTEND_MMA_THREADS_256,
-    ATTEND_MMA_VECTORS, ATTEND_MMA_VECTORS_256, ATTEND_ROW_HEADS, ATTEND_ROW_THREADS_256, ATTEND_THREADS,
-    ATTEND_THREADS_512, ATTEND_WIDE_THREADS, AttendCommon, AttendRowsParams, AttendTilesParams, CODES_PIECE,
-    MAX_PARTS,
+    ATTEND_MMA_VECTORS, ATTEND_MMA_VECTORS_256, ATTEND_ROW_HEADS, ATTEND_ROW_THREADS, ATTEND_THREADS,
+    ATTEND_THREADS_512, ATTEND_WHOLE, ATTEND_WIDE_THREADS, AttendCommon, AttendRowsParams, AttendTilesParams,
+    CODES_PIECE, MAX_PARTS,
 };
 use super::tiled::most_tiles;
 use crate::device::tiles::Tiling;
@@ -102,22 +102,22 @@ fn has_row_kernel(kv: &KvDecl) -> bool {
 fn by_rows(kv: &KvDecl) -> ByRows {
     let wide = ATTEND_WIDE_THREADS as usize;
     if has_row_kernel(kv) {
-        let threads = if kv.head_dim > 128 { ATTEND_ROW_THREADS_256 } else { ATTEND_WIDE_THREADS };
+        let threads = if kv.head_dim > 64 { ATTEND_ROW_THREADS } else { ATTEND_WIDE_THREADS };
         return ByRows {
             kernel: row_kernel(kv.k.name(), kv.head_dim),
             heads: ATTEND_ROW_HEADS as usize,
             threads,
-            blocks: 1,
+            blocks: if kv.head_dim == 128 { 3 } else { 2 },
             parts: threads as usize / WARP,
         };
     }
     let (kernel, heads) = (kv::kernel("attend", kv), ATTEND_HEADS as usize);
     if !kv::is_appended(kv) && kv.head_dim > 256 {
         let threads = ATTEND_THREADS_512;
-        return ByRows { kernel: WIDE_KERNEL, heads, threads, blocks: 1, parts: threads as usize / WARP };
+        return ByRows { kernel: WIDE_KERNEL, heads, threads, blocks: 2, parts: threads as usize / WARP };
     }
     if !kv::is_appended(kv) {
-        return ByRows { kernel, heads, threads: ATTEND_WIDE_THREADS, blocks: 1, parts: wide / WARP };
+        return ByRows { kernel, heads, threads: ATTEND_WIDE_THREADS, blocks: 2, parts: wide / WARP };
     }
     let parts = ATTEND_THREADS as usize / (kv.head_dim / CODES_PIECE as usize);
     ByRows { kernel, heads, threads: ATTEND_THREADS, blocks: 3, parts }
@@ -233,8 +233,10 @@ impl Cut {
         // without positions, as each part takes time to merge.
         let places = of_block.blocks * limits.multiprocessors as usize;
         let wanted = (places / (kv.n_kv_heads * tiles * rows)).max(1);
-        let positions = (p.limits.pages * PAGE).min(most_seen(s.window).saturating_add(s.ahead) as usize);
-        let splits = wanted.min(positions.div_ceil(ATTEND_LEAST as usize)).min(MAX_PARTS as usize);
+        let positions = most_seen(s.window).saturating_add(s.ahead).min((p.limits.pages * PAGE) as u32);
+        let least = if positions < ATTEND_WHOLE { ATTEND_WHOLE } else { ATTEND_LEAST };
+        let most = positions.div_ceil(least) as usize;
+        let splits = wanted.min(most).min(MAX_PARTS as usize);
         Self { tiles, splits }
     }
 

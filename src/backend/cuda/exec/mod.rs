@@ -60,17 +60,25 @@ pub struct Streamed<'a> {
     pub host: Option<(Host, MinBatch)>,
 }
 
-/// Shapes that launches are recorded for: single rows and a few larger sizes up to the limits, each for one
-/// row of logits and for the maximum, and the large ones also for rows in tiles.
+/// Rows of the shapes that launches are recorded for. A step runs on the next larger shape, of which it fills
+/// more than half from 9 rows on, so that few blocks are left for rows that do not exist.
+const SHAPES: [usize; 11] = [1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096];
+
+/// Smallest of these shapes for rows in tiles, of which smaller steps are only the ends of prompts.
+const TILED: usize = 64;
+
+/// Shapes that launches are recorded for: [`SHAPES`] up to the limits, each for one row of logits and for the
+/// maximum, and those from [`TILED`] on, or the largest, also for rows in tiles.
 fn shapes(p: &Program, of_card: Limits) -> Vec<Shape> {
     let limits = p.limits;
-    let mut rows: Vec<usize> = [1, 8, 64, 512, 4096].into_iter().filter(|rows| *rows < limits.rows).collect();
+    let mut rows: Vec<usize> = SHAPES.into_iter().filter(|rows| *rows < limits.rows).collect();
     rows.push(limits.rows);
     let can_tile = attend::tiling(p, of_card).is_some();
     let with_outputs = |rows: usize| {
         let most = rows.min(limits.outputs);
         let outputs = if most == 1 { vec![1] } else { vec![1, most] };
-        let tiled = [false, true].into_iter().filter(move |tiled| !tiled || (can_tile && rows >= MMA_LEAST));
+        let tiles = can_tile && rows >= MMA_LEAST && (rows >= TILED || rows == limits.rows);
+        let tiled = [false, true].into_iter().filter(move |tiled| !tiled || tiles);
         let outputs = outputs.into_iter();
         outputs.flat_map(move |outputs| tiled.clone().map(move |tiled| Shape { rows, outputs, tiled }))
     };

@@ -5,8 +5,8 @@ use super::shared::{Part, norm_bytes, part};
 use crate::cuda::driver::Limits;
 use crate::cuda::occupancy;
 use crate::cuda::params::{
-    LINEAR_ROWS, LINEAR_THREADS, MMA_CODES_ROWS, MMA_CODES_SHARED_BYTES, MMA_FEW_SHARED_BYTES,
-    MMA_HALVES_SHARED_BYTES, MMA_INTS_COLS, MMA_INTS_SHARED_BYTES, MMA_ROWS,
+    LINEAR_HEADER_BYTES, LINEAR_ROWS, LINEAR_THREADS, MMA_CODES_ROWS, MMA_CODES_SHARED_BYTES,
+    MMA_FEW_TILE_BYTES, MMA_HALVES_SHARED_BYTES, MMA_INTS_COLS, MMA_INTS_SHARED_BYTES, MMA_ROWS,
 };
 use crate::cuda::weight::Products;
 
@@ -113,8 +113,11 @@ impl Problem {
         Geometry { tiles, ..self.on_tensor_cores(blocks, shared_bytes) }
     }
 
+    /// The warps of a block share the columns of 16 rows of weights, and add up their sums of all rows of the
+    /// step, in tiles of 8, 16, 32 or 64.
     fn few(&self) -> Geometry {
-        let shared_bytes = MMA_FEW_SHARED_BYTES as usize;
+        let tiles = self.rows.div_ceil(8).next_power_of_two();
+        let shared_bytes = LINEAR_HEADER_BYTES as usize + tiles * MMA_FEW_TILE_BYTES as usize;
         self.on_tensor_cores(self.units(MMA_LANES_LOG2).min(self.resident(shared_bytes)), shared_bytes)
     }
 
