@@ -6,10 +6,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use sterna::backend::cpu::simd;
-use sterna::engine::{Engine, EngineOptions};
+use sterna::engine::{ActType, Engine, EngineOptions};
 use sterna::gguf::{Gguf, GgufWriter, Value};
 use sterna::model::{self, Hyper, Model, ModelError, Options, Pooling};
 use sterna::program::Limits;
+use support::case::{cpus, simt, wgpus};
 use support::logits::{all_logits, sequences};
 use support::{npy, root};
 
@@ -140,6 +141,47 @@ fn decode_matches_prefill_to_the_bit() {
         let n_vocab = whole.len() / text.len();
         for (token, want) in text.iter().zip(whole.chunks(n_vocab)) {
             assert!(session.logits(&[*token]).expect("a step") == want, "{name}: bits differ");
+        }
+    }
+}
+
+/// Latent attention on devices: a prompt matches the reference and the CPU, and its tokens one by one match
+/// the prompt.
+#[test]
+fn latent_attention_on_devices_matches_the_reference() {
+    let (path, tokens, want) = golden("deepseek2");
+    let text = tokens.iter().max_by_key(|text| text.len()).expect("some tokens");
+    let largest = want.iter().copied().map(f32::abs).fold(0.0, f32::max);
+    // f16 keys have 11 bits; f32 sums are in another order, so a key may round to the next f16.
+    for (kv, most, most_apart) in [("f32", 1e-5, 1e-5), ("f16", 5e-3, 2e-4)] {
+        let options = EngineOptions {
+            n_ctx: Some(64),
+            outputs: 64,
+            cache_type_k: kv.parse().unwrap(),
+            cache_type_v: kv.parse().unwrap(),
+            act_type: ActType::Trained,
+            ..EngineOptions::default()
+        };
+        let far = |got: &[f32], want: &[f32]| {
+            let off = got.iter().zip(want).map(|(got, want)| (got - want).abs() / largest);
+            off.fold(0.0, f32::max)
+        };
+        let on = |backend| {
+            let gguf = Gguf::open(&path).expect("a golden file");
+            Engine::on_backend(gguf, &options, backend, |_| ()).expect("kernels for it")
+        };
+        let cpu = all_logits(&on(cpus(&[2]).remove(0)), std::slice::from_ref(text));
+        for backend in simt(1).into_iter().chain(wgpus()) {
+            let device = backend.device();
+            let engine = on(backend);
+            let all = all_logits(&engine, std::slice::from_ref(text));
+            assert!(far(&all, &want) <= most, "{device}, {kv}: {:e}", far(&all, &want));
+            assert!(far(&all, &cpu) <= most_apart, "{device}, {kv}, CPU: {:e}", far(&all, &cpu));
+            let mut session = engine.session().expect("room");
+            for (token, prompt) in text.iter().zip(all.chunks(all.len() / text.len())) {
+                let alone = session.logits(&[*token]).expect("a step");
+                assert!(far(alone, prompt) <= most_apart, "{device}, {kv}: {:e}", far(alone, prompt));
+            }
         }
     }
 }
