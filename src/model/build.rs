@@ -123,16 +123,22 @@ impl<'a> Builder<'a> {
         // Input scales belong to static activation quantisation, which is not used here.
         let is_known = |name: &str| self.asked.contains(name) || name.ends_with(".input_scale");
         match self.gguf.tensors().iter().find(|tensor| !is_known(&tensor.name)) {
-            None => {
-                let unread = self.asked_keys.notes(self.gguf.metadata(), &self.hyper.architecture);
-                Ok((self.program, self.weights, [self.notes, unread].concat()))
-            }
+            None => Ok((self.program, self.weights, self.notes)),
             Some(tensor) => {
                 let want = format!("no such tensor in a model of architecture `{}`", self.hyper.architecture);
                 let got = format!("{} {}", shape(tensor.rows(), tensor.cols()), tensor.type_name);
                 Err(wrong(&tensor.name, want, got))
             }
         }
+    }
+
+    /// Checks that no other key under the architecture's name may change what the model computes. Not for
+    /// mmproj files, whose keys describe the towers of several programs.
+    ///
+    /// # Errors
+    /// [`ModelError::Metadata`] for keys that the architecture has not read.
+    pub(super) fn check_keys(&self) -> Result<(), ModelError> {
+        self.asked_keys.check(self.gguf.metadata(), &self.hyper.architecture)
     }
 
     /// The MTP block, if it was built.

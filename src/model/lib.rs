@@ -171,8 +171,8 @@ impl Model {
     /// Builds the program of the model in `gguf` with its hyperparameters `hyper`.
     ///
     /// # Errors
-    /// [`ModelError`] for an unknown architecture, and for the first tensor that is missing or whose shape
-    /// does not match the hyperparameters.
+    /// [`ModelError`] for an unknown architecture, for the first tensor that is missing or whose shape does
+    /// not match the hyperparameters, and for tensors and keys that the architecture does not use.
     pub fn build(gguf: &Gguf, hyper: Hyper, options: &Options) -> Result<Self, ModelError> {
         let architecture = by_name(&hyper.architecture)?;
         if let Some(err) = hyper.differ(gguf.metadata()).filter(|_| !architecture.per_layer) {
@@ -182,7 +182,10 @@ impl Model {
         (architecture.build)(&mut builder)?;
         let pooling = PoolingHead::read(&mut builder)?;
         let mtp = builder.take_mtp();
+        let keys = builder.check_keys();
         let (program, weights, notes) = builder.finish()?;
+        // A tensor of another model says more than its keys.
+        keys?;
         // Pooling reads the norm; a program with logits uses it, too.
         let by_host: Vec<Weight> =
             [Some(pooling.norm.weight), pooling.norm.bias].into_iter().flatten().collect();

@@ -168,6 +168,8 @@ pub fn check_for(layers: &Model, backend: &mut dyn Backend) -> Result<Option<Str
     // The smallest number for which the following weights consist of whole blocks.
     let fills = |n_kv_heads: &usize| (n_kv_heads * group * kv.head_dim).is_multiple_of(256);
     let n_kv_heads = (0..5).map(|log2| 1 << log2).find(fills);
+    // The small model has no latent attention, whose heads are longer than others may be.
+    let n_kv_heads = n_kv_heads.filter(|_| !kv.values_are_keys);
     let heads = n_kv_heads.map(|n_kv_heads| [n_kv_heads * group, n_kv_heads, kv.head_dim]);
     check_with_heads(backend, kv.k, kv.v, heads)
 }

@@ -659,12 +659,13 @@ fn norms_of_heads() {
     }
 }
 
-/// Gemma 4's global layers: CUDA has kernels over f16, wgpu has none.
+/// Gemma 4's global layers: CUDA has kernels over f16, wgpu over f16 and f32.
 #[test]
 fn heads_of_512_elements() {
     let on = || {
         let mut backends = cpus(&[2]);
         backends.extend(simt(1));
+        backends.extend(wgpus());
         backends
     };
     for (n_heads, head_dim) in [(2, 512), (5, 264)] {
@@ -673,14 +674,18 @@ fn heads_of_512_elements() {
         decodes_and_prefills_on(on, &format!("{n_heads} heads of {head_dim}"), shape, &[70]);
     }
     let shape = Shape { head_dim: 512, head_norms: true, ..plain() };
-    for (codec_name, backends) in
-        [("f32", simt(1).into_iter().chain(wgpus()).collect::<Vec<_>>()), ("f16", wgpus())]
+    let floats = Shape { codec: codec("f32"), ..shape };
+    decodes_and_prefills_on(wgpus, "heads of 512 over f32", floats, &[70]);
+    for (codec_name, head_dim, backends) in
+        [("f32", 512, simt(1).into_iter().collect::<Vec<_>>()), ("f16", 640, wgpus())]
     {
-        let attention = Attention::new("wide heads", Shape { codec: codec(codec_name), ..shape }, 1, 1, 1);
+        let shape = Shape { head_dim, codec: codec(codec_name), ..shape };
+        let attention = Attention::new("wide heads", shape, 1, 1, 1);
         for backend in backends {
             let refused = backend.plan(&attention.case.p);
             let Err(BackendError::Missing { missing, .. }) = refused else { panic!("{}", backend.device()) };
-            assert!(missing.iter().any(|what| what.starts_with("attend with heads of 512")), "{missing:?}");
+            let want = format!("attend with heads of {head_dim}");
+            assert!(missing.iter().any(|what| what.starts_with(&want)), "{missing:?}");
         }
     }
 }

@@ -1,27 +1,53 @@
-//! Multi-head latent attention on the CPU, the only backend with kernels for it.
+//! Multi-head latent attention on every backend, compared with the oracle.
 
 use ggml_types::kv_by_name;
+use sterna::backend::{Backend, MemoryKind};
 use sterna::program::{
     ActQuant, Attend, Buf, HeadProj, KvDecl, KvWindow, LatentIn, NormKind, PAGE, Rope, RopeStyle, Row,
 };
-use support::case::{Case, StepCase, backend, cpus, limits, rows, shuffled_pages, simt, ty};
+use support::case::{
+    Case, StepCase, backend, backends, few_backends, limits, rows, shuffled_pages, simt, ty,
+};
 
 const DIM: usize = 64;
-const N_HEADS: usize = 3;
-const RANK: usize = 32;
-const PLAIN: usize = 24;
-const ROTATED: usize = 16;
-const VALUE: usize = 20;
 const N_SEQS: usize = 2;
 const N_PAGES: usize = 3;
 
+/// Shapes and types of a layer.
+#[derive(Clone, Copy)]
+struct Shape {
+    n_heads: usize,
+    rank: usize,
+    /// Elements of a query that are not rotated, and those that are.
+    plain: usize,
+    rotated: usize,
+    value: usize,
+    style: RopeStyle,
+    /// Type of the heads' matrices.
+    heads: &'static str,
+    act: ActQuant,
+}
+
+const SMALL: Shape = Shape {
+    n_heads: 3,
+    rank: 32,
+    plain: 24,
+    rotated: 16,
+    value: 20,
+    style: RopeStyle::Adjacent,
+    heads: "f16",
+    act: ActQuant::None,
+};
+
 /// The three stages of a layer, and the buffers of their inputs and outputs.
-fn latent(codec: &str, q_rank: Option<usize>, n_rows: usize) -> (Case, [Buf; 4]) {
-    let head_dim = RANK + ROTATED;
-    let name = format!("latent attention over {codec}, queries of rank {q_rank:?}, {n_rows} rows");
+fn latent(shape: Shape, codec: &str, q_rank: Option<usize>, n_rows: usize) -> (Case, [Buf; 4]) {
+    let Shape { n_heads, rank, plain, rotated, value, style, heads, act } = shape;
+    let head_dim = rank + rotated;
+    let name =
+        format!("latent attention of {n_heads} x {head_dim} over {codec}, heads of {heads}, {n_rows} rows");
     let mut case = Case::new(&name, limits(n_rows, N_SEQS, N_PAGES));
     let [x, q, out, y] =
-        [("x", DIM), ("q", N_HEADS * head_dim), ("o", N_HEADS * head_dim), ("y", N_HEADS * VALUE)]
+        [("x", DIM), ("q", n_heads * head_dim), ("o", n_heads * head_dim), ("y", n_heads * value)]
             .map(|(name, cols)| case.buf(name, cols));
     let none = ActQuant::None;
     let norm = case.norm(NormKind::Rms, DIM);
@@ -29,12 +55,12 @@ fn latent(codec: &str, q_rank: Option<usize>, n_rows: usize) -> (Case, [Buf; 4])
         let linear = case.linear(ty("f16"), rank, DIM, none);
         (linear, case.norm(NormKind::Rms, rank))
     });
-    let wq = case.linear(ty("q8_0"), N_HEADS * (PLAIN + ROTATED), q_rank.unwrap_or(DIM), none);
-    let wk = (0..N_HEADS).map(|_| case.linear(ty("f16"), RANK, PLAIN, none)).collect();
+    let wq = case.linear(ty("q8_0"), n_heads * (plain + rotated), q_rank.unwrap_or(DIM), none);
+    let wk = (0..n_heads).map(|_| case.linear(ty(heads), rank, plain, act)).collect();
     let wkv = case.linear(ty("f16"), head_dim, DIM, none);
-    let kv_norm = case.norm(NormKind::Rms, RANK);
-    let inv_freq = (0..ROTATED / 2).map(|i| 100.0_f64.powf(-(i as f64) / 8.0)).collect();
-    let rope = case.p.rope(Rope { style: RopeStyle::Adjacent, inv_freq, magnitude: 1.0, axes: None });
+    let kv_norm = case.norm(NormKind::Rms, rank);
+    let inv_freq = (0..rotated / 2).map(|i| 100.0_f64.powf(-(i as f64) / 8.0)).collect();
+    let rope = case.p.rope(Rope { style, inv_freq, magnitude: 1.0, axes: None });
     let k = kv_by_name(codec).expect("a codec");
     let kv = case.p.kv(KvDecl {
         n_kv_heads: 1,
@@ -48,48 +74,86 @@ fn latent(codec: &str, q_rank: Option<usize>, n_rows: usize) -> (Case, [Buf; 4])
     });
     case.p.push("latent_in", LatentIn { x, norm, q_latent, wq, wk, wkv, kv_norm, rope, kv, q });
     case.p.push("attend", Attend::causal(q, kv, 0.15, out));
-    let w = (0..N_HEADS).map(|_| case.linear(ty("f32"), VALUE, RANK, none)).collect();
+    let w = (0..n_heads).map(|_| case.linear(ty(heads), value, rank, act)).collect();
     case.p.push("head_proj", HeadProj { x: out, w, out: y });
     (case, [x, q, out, y])
 }
 
-/// Prefills two sequences over several pages, and decodes one row of each.
+/// Prefills two sequences of these lengths, and decodes one row of each.
+fn check(backends: Vec<Box<dyn Backend>>, (mut case, bufs): (Case, [Buf; 4]), lengths: [u32; 2]) {
+    let [x, q, out, y] = bufs;
+    let mut step = |rows: Vec<Row>| StepCase {
+        inputs: vec![(x, case.numbers.values(rows.len() * DIM))],
+        rows,
+        stages: 0..3,
+        read: vec![q, out, y],
+    };
+    let [one, other] = lengths;
+    let decode = [rows(0, one..one + 1), rows(1, other..other + 1)].concat();
+    let alone = rows(0, one + 1..one + 2);
+    let steps = [step(rows(0, 0..one)), step(rows(1, 0..other)), step(decode), step(alone)];
+    case.check(backends, &shuffled_pages(N_SEQS, N_PAGES), &steps);
+}
+
 #[test]
 fn latent_attention_matches_the_oracle() {
-    for (codec, q_rank) in [("f32", Some(32)), ("f16", None)] {
+    for (codec, q_rank, style) in [("f32", Some(32), RopeStyle::Adjacent), ("f16", None, RopeStyle::Halves)] {
         let n = 2 * PAGE + 7;
-        let (mut case, [x, q, out, y]) = latent(codec, q_rank, n);
-        let mut step = |rows: Vec<Row>| StepCase {
-            inputs: vec![(x, case.numbers.values(rows.len() * DIM))],
-            rows,
-            stages: 0..3,
-            read: vec![q, out, y],
-        };
-        let last = n as u32;
-        let decode = [rows(0, last..last + 1), rows(1, 5..6)].concat();
-        let steps = [step(rows(0, 0..last)), step(rows(1, 0..5)), step(decode)];
-        case.check(cpus(&[1, 4]), &shuffled_pages(N_SEQS, N_PAGES), &steps);
+        check(backends(), latent(Shape { style, ..SMALL }, codec, q_rank, n), [n as u32, 5]);
+    }
+}
+
+/// The lengths of GLM-4.7-Flash's and DeepSeek's heads, with more heads than a block takes at a time.
+#[test]
+#[ignore = "thorough: scripts/test --all"]
+fn heads_of_published_lengths_match_the_oracle() {
+    let shape = Shape { n_heads: 9, rank: 512, plain: 192, rotated: 64, value: 24, ..SMALL };
+    for codec in ["f16", "f32"] {
+        let n = PAGE + 3;
+        check(few_backends(), latent(shape, codec, None, n), [n as u32, 2]);
+    }
+}
+
+/// A matrix per head in types of each form of products, also with inputs quantised by block.
+#[test]
+#[ignore = "thorough: scripts/test --all"]
+fn heads_of_every_form_match_the_oracle() {
+    let shape = Shape { rank: 256, plain: 256, ..SMALL };
+    let types = ["bf16", "f32", "q8_0", "q4_0", "q4_k", "q5_k", "q6_k", "q2_k", "q5_0", "iq4_nl", "q1_0"];
+    let acts = [ActQuant::None, ActQuant::I8PerBlock];
+    for (heads, act) in types.into_iter().flat_map(|ty| acts.map(|act| (ty, act))) {
+        let shape = Shape { heads, act, ..shape };
+        let devices = simt(1).into_iter().chain(backend("cpu", 2));
+        let devices = devices.chain(backend("wgpu", 1).filter(|_| act == ActQuant::None));
+        check(devices.collect(), latent(shape, "f32", None, 9), [9, 2]);
     }
 }
 
 /// Half of the bytes of a cache with values, and no other KV codec.
 #[test]
 fn the_cache_has_one_vector_per_position() {
-    let (mut case, _) = latent("f16", None, 1);
+    let (mut case, _) = latent(SMALL, "f16", None, 1);
     let positions = (N_SEQS * N_PAGES * PAGE) as u64;
-    assert_eq!(case.p.kv_bytes(), positions * 2 * (RANK + ROTATED) as u64);
+    let bytes = positions * 2 * (SMALL.rank + SMALL.rotated) as u64;
+    assert_eq!(case.p.kv_bytes(), bytes);
+    for device in simt(1).into_iter().chain(backend("wgpu", 1)) {
+        let parts = device.memory(&case.p).expect("a plan").remove(0).parts;
+        let kv: u64 = parts.iter().filter(|part| part.kind == MemoryKind::Kv).map(|part| part.bytes).sum();
+        // An empty buffer of values takes 16 bytes.
+        assert!((bytes..=bytes + 16).contains(&kv), "{}: {kv} of {bytes}", device.name());
+    }
     let kv = &mut case.p.kvs[0];
     (kv.k, kv.v) = (kv_by_name("q8_0").unwrap(), kv_by_name("q8_0").unwrap());
     let message = case.p.check().expect_err("q8_0").to_string();
     assert!(message.contains("q8_0: not for keys that are also the values, use f16"), "{message}");
 }
 
-/// Devices reject it in their plan, with the way out.
+/// Devices reject longer keys in their plan.
 #[test]
-fn devices_reject_latent_attention_by_name() {
-    let (case, _) = latent("f16", None, 1);
+fn devices_reject_longer_keys_by_name() {
+    let (case, _) = latent(Shape { rank: 520, rotated: 64, ..SMALL }, "f16", None, 1);
     for device in simt(1).into_iter().chain(backend("wgpu", 1)) {
         let message = device.plan(&case.p).map(drop).expect_err("no kernels").to_string();
-        assert!(message.contains("latent attention runs only on the CPU"), "{message}");
+        assert!(message.contains("584") && message.contains("576"), "{message}");
     }
 }

@@ -207,6 +207,31 @@ fn fill(card: &Card, launch: &Launch, registers: u32) -> f64 {
     f64::from(blocks) / f64::from(blocks.div_ceil(wave) * wave)
 }
 
+/// Attention of a layer of GLM-4.7-Flash and of the same layer without latent vectors of queries: launches of
+/// a step of one row, from the products to the output.
+#[test]
+fn latent_attention_takes_few_launches() {
+    let dir = tempfile::tempdir().unwrap();
+    let of = Preset::by_name("glm-4.7-flash").unwrap().spec(None, None, 1).unwrap();
+    let spec = Spec { n_layers: 1, n_vocab: 1024, ty: by_name("q8_0").unwrap(), ..of };
+    let gguf = hollow_of(&spec, dir.path());
+    let names = |rows: usize| {
+        let recorded = recordings(&gguf, "f16", rows, CARDS[0].limits());
+        let all = recorded[0].iter().map(|(name, _)| name.clone());
+        all.skip(1).take_while(|name| !name.starts_with("ffn_in")).collect::<Vec<_>>()
+    };
+    let of_one = [
+        "logits__q8_0",
+        "logits__q8_0",
+        "latent_in",
+        "head_proj__q8_0",
+        "attend__f16__latent",
+        "head_proj__q8_0",
+        "proj_add__q8_0",
+    ];
+    assert_eq!(names(1), of_one);
+}
+
 #[test]
 fn waves_are_full_or_have_a_reason() {
     let dir = tempfile::tempdir().unwrap();

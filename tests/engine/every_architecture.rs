@@ -6,10 +6,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use sterna::backend::cpu::simd;
-use sterna::engine::{Engine, EngineOptions};
-use sterna::gguf::{Gguf, GgufWriter};
+use sterna::engine::{ActType, Engine, EngineOptions};
+use sterna::gguf::{Gguf, GgufWriter, Value};
 use sterna::model::{self, Hyper, Model, ModelError, Options, Pooling};
 use sterna::program::Limits;
+use support::case::{cpus, simt, wgpus};
 use support::logits::{all_logits, sequences};
 use support::{npy, root};
 
@@ -144,6 +145,47 @@ fn decode_matches_prefill_to_the_bit() {
     }
 }
 
+/// Latent attention on devices: a prompt matches the reference and the CPU, and its tokens one by one match
+/// the prompt.
+#[test]
+fn latent_attention_on_devices_matches_the_reference() {
+    let (path, tokens, want) = golden("deepseek2");
+    let text = tokens.iter().max_by_key(|text| text.len()).expect("some tokens");
+    let largest = want.iter().copied().map(f32::abs).fold(0.0, f32::max);
+    // f16 keys have 11 bits; f32 sums are in another order, so a key may round to the next f16.
+    for (kv, most, most_apart) in [("f32", 1e-5, 1e-5), ("f16", 5e-3, 2e-4)] {
+        let options = EngineOptions {
+            n_ctx: Some(64),
+            outputs: 64,
+            cache_type_k: kv.parse().unwrap(),
+            cache_type_v: kv.parse().unwrap(),
+            act_type: ActType::Trained,
+            ..EngineOptions::default()
+        };
+        let far = |got: &[f32], want: &[f32]| {
+            let off = got.iter().zip(want).map(|(got, want)| (got - want).abs() / largest);
+            off.fold(0.0, f32::max)
+        };
+        let on = |backend| {
+            let gguf = Gguf::open(&path).expect("a golden file");
+            Engine::on_backend(gguf, &options, backend, |_| ()).expect("kernels for it")
+        };
+        let cpu = all_logits(&on(cpus(&[2]).remove(0)), std::slice::from_ref(text));
+        for backend in simt(1).into_iter().chain(wgpus()) {
+            let device = backend.device();
+            let engine = on(backend);
+            let all = all_logits(&engine, std::slice::from_ref(text));
+            assert!(far(&all, &want) <= most, "{device}, {kv}: {:e}", far(&all, &want));
+            assert!(far(&all, &cpu) <= most_apart, "{device}, {kv}, CPU: {:e}", far(&all, &cpu));
+            let mut session = engine.session().expect("room");
+            for (token, prompt) in text.iter().zip(all.chunks(all.len() / text.len())) {
+                let alone = session.logits(&[*token]).expect("a step");
+                assert!(far(alone, prompt) <= most_apart, "{device}, {kv}: {:e}", far(alone, prompt));
+            }
+        }
+    }
+}
+
 #[test]
 fn every_architecture_has_a_program_snapshot() {
     for name in names() {
@@ -182,25 +224,46 @@ fn notes(gguf: &Gguf) -> Vec<String> {
     build(gguf, model::hyper(gguf).expect("a model")).expect("a model").notes
 }
 
-/// A key that nothing reads gives a note; ordinary files have none.
+/// Ordinary files have no notes.
 #[test]
-fn unread_keys_are_noted() {
+fn golden_files_have_no_notes() {
     for name in names() {
         let (path, ..) = golden(name);
         assert_eq!(notes(&Gguf::open(&path).expect("a golden file")), [""; 0], "{name}");
     }
     let demo = root().join("assets/world.gguf");
     assert_eq!(notes(&Gguf::open(&demo).expect("the demo model")), [""; 0]);
-    let mut file = fs::read(in_tree("llama", "tiny/llama.gguf")).expect("a golden file");
-    let [from, to] = ["llama.attention.value_length", "llama.attn_logit_softcapping"].map(str::as_bytes);
-    let at = file.windows(from.len()).position(|window| window == from).expect("the key");
-    file[at..at + from.len()].copy_from_slice(to);
-    let noted = notes(&Gguf::from_bytes(file.into()).expect("a file"));
-    assert_eq!(noted.len(), 1, "{noted:?}");
-    assert!(
-        noted[0].starts_with("llama.attn_logit_softcapping is 16 in the file and is ignored"),
-        "{noted:?}"
-    );
+}
+
+/// A file with another value under a key, and possibly one more tensor.
+fn rewritten(file: &Gguf, key: &str, value: impl Into<Value>, tensor: Option<&str>) -> Gguf {
+    let mut metadata = file.metadata().clone();
+    metadata.set(key, value);
+    let mut writer = GgufWriter::new(metadata).expect("a writer");
+    let all = || file.tensors().iter();
+    for info in all() {
+        writer.tensor(&info.name, &info.dims, info.type_id, info.n_bytes).expect("a tensor");
+    }
+    if let Some(tensor) = tensor {
+        writer.tensor(tensor, &[1], 0, 4).expect("a tensor");
+    }
+    let mut data = writer.begin(Vec::new()).expect("a header");
+    for info in all() {
+        data.tensor([file.raw_bytes(info).expect("its bytes")]).expect("its bytes");
+    }
+    if tensor.is_some() {
+        data.tensor([[0; 4]]).expect("its bytes");
+    }
+    Gguf::from_bytes(data.finish().expect("a file").into()).expect("a file")
+}
+
+/// The error of a file that is not a model.
+fn refused(gguf: &Gguf) -> String {
+    let hyper = match model::hyper(gguf) {
+        Ok(hyper) => hyper,
+        Err(err) => return err.to_string(),
+    };
+    build(gguf, hyper).map_or_else(|err| err.to_string(), |_| String::new())
 }
 
 /// A key and a tensor that an architecture does not have are named.
@@ -209,33 +272,139 @@ fn unknown_keys_and_tensors_are_named() {
     for name in names() {
         let (path, ..) = golden(name);
         let file = Gguf::open(&path).expect("a golden file");
-        let with = |tensor: Option<&str>| {
-            let mut metadata = file.metadata().clone();
-            metadata.set(format!("{name}.not_a_key"), 7_u32);
-            let mut writer = GgufWriter::new(metadata).expect("a writer");
-            let all = || file.tensors().iter();
-            for info in all() {
-                writer.tensor(&info.name, &info.dims, info.type_id, info.n_bytes).expect("a tensor");
-            }
-            if let Some(tensor) = tensor {
-                writer.tensor(tensor, &[1], 0, 4).expect("a tensor");
-            }
-            let mut data = writer.begin(Vec::new()).expect("a header");
-            for info in all() {
-                data.tensor([file.raw_bytes(info).expect("its bytes")]).expect("its bytes");
-            }
-            if tensor.is_some() {
-                data.tensor([[0; 4]]).expect("its bytes");
-            }
-            Gguf::from_bytes(data.finish().expect("a file").into()).expect("a file")
-        };
-        let noted = notes(&with(None));
-        let key = format!("{name}.not_a_key is 7 in the file and is ignored");
-        assert!(noted.len() == 1 && noted[0].starts_with(&key), "{name}: {noted:?}");
-        let more = with(Some("blk.0.not_a_tensor.weight"));
-        let hyper = model::hyper(&more).expect("a model");
-        let message = build(&more, hyper).map(drop).expect_err("an unknown tensor").to_string();
+        let key = format!("{name}.not_a_key");
+        let message = refused(&rewritten(&file, &key, 7_u32, None));
+        let want = format!("metadata {key}: want no key that the architecture `{name}` does not use");
+        assert!(message.starts_with(&want) && message.ends_with("file has 7"), "{name}: {message}");
+        let message = refused(&rewritten(&file, &key, 7_u32, Some("blk.0.not_a_tensor.weight")));
         assert!(message.contains("blk.0.not_a_tensor.weight"), "{name}: {message}");
+        let key = "not_the_model.not_a_key";
+        assert_eq!(refused(&rewritten(&file, key, 7_u32, None)), "", "{name}: keys of other tools");
+    }
+}
+
+/// Keys that llama.cpp's converter may write for any text model (`conversion/base.py`).
+const OF_EVERY_MODEL: [&str; 26] = [
+    "attention.causal",
+    "attention.head_count",
+    "attention.head_count_kv",
+    "attention.key_length",
+    "attention.layer_norm_epsilon",
+    "attention.layer_norm_rms_epsilon",
+    "attention.value_length",
+    "block_count",
+    "context_length",
+    "embedding_length",
+    "feed_forward_length",
+    "pooling_type",
+    "rope.dimension_count",
+    "rope.dimension_sections",
+    "rope.freq_base",
+    "rope.scaling.attn_factor",
+    "rope.scaling.factor",
+    "rope.scaling.finetuned",
+    "rope.scaling.original_context_length",
+    "rope.scaling.type",
+    "rope.scaling.yarn_attn_factor",
+    "rope.scaling.yarn_beta_fast",
+    "rope.scaling.yarn_beta_slow",
+    "rope.scaling.yarn_ext_factor",
+    "tensor_data_layout",
+    "vocab_size",
+];
+
+/// Keys of mixtures with groups, of those with a routing that files describe, and of shared experts.
+const ROUTED: [&str; 8] = [
+    "expert_count",
+    "expert_used_count",
+    "expert_feed_forward_length",
+    "expert_gating_func",
+    "expert_group_count",
+    "expert_group_used_count",
+    "expert_weights_norm",
+    "expert_weights_scale",
+];
+const SHARED: [&str; 3] =
+    ["expert_shared_count", "expert_shared_feed_forward_length", "leading_dense_block_count"];
+const WINDOWS: [&str; 2] = ["attention.sliding_window", "attention.sliding_window_pattern"];
+const MAMBA: [&str; 5] =
+    ["ssm.conv_kernel", "ssm.inner_size", "ssm.state_size", "ssm.time_step_rank", "ssm.group_count"];
+const GRANITE: [&str; 6] = [
+    "attention.scale",
+    "embedding_scale",
+    "logit_scale",
+    "residual_scale",
+    "deepstack_mapping",
+    "expert_shared_feed_forward_length",
+];
+
+/// Keys that llama.cpp's converter writes for architectures, besides [`OF_EVERY_MODEL`].
+const OF_LLAMA_CPP: [(&str, &[&[&str]]); 32] = [
+    ("afmoe", &[&ROUTED, &SHARED, &WINDOWS]),
+    ("bailingmoe2", &[&ROUTED, &SHARED, &["nextn_predict_layers"]]),
+    ("bert", &[&["classifier.output_labels"]]),
+    ("cohere2", &[&WINDOWS, &["logit_scale"]]),
+    ("command-r", &[&["logit_scale"]]),
+    (
+        "deepseek2",
+        &[
+            &ROUTED,
+            &SHARED,
+            &["attention.q_lora_rank", "attention.kv_lora_rank", "attention.key_length_mla"],
+            &["attention.value_length_mla", "rope.scaling.yarn_log_multiplier", "nextn_predict_layers"],
+        ],
+    ),
+    ("dots1", &[&ROUTED, &SHARED]),
+    ("ernie4_5-moe", &[&SHARED, &["expert_feed_forward_length", "interleave_moe_layer_step"]]),
+    ("exaone4", &[&WINDOWS, &["nextn_predict_layers"]]),
+    ("falcon-h1", &[&MAMBA]),
+    ("gemma-embedding", &[&WINDOWS, &["dense_2_feat_in", "dense_2_feat_out", "dense_3_feat_in"]]),
+    ("gemma2", &[&["attention.sliding_window", "attn_logit_softcapping", "final_logit_softcapping"]]),
+    ("gemma3", &[&["attention.sliding_window", "final_logit_softcapping", "rope.freq_base_swa"]]),
+    (
+        "gemma4",
+        &[
+            &WINDOWS,
+            &["attention.key_length_swa", "attention.value_length_swa", "attention.shared_kv_layers"],
+            &["embedding_length_per_layer_input", "rope.dimension_count_swa", "rope.freq_base_swa"],
+            &["final_logit_softcapping", "expert_feed_forward_length"],
+        ],
+    ),
+    ("glm4", &[&["nextn_predict_layers"]]),
+    ("glm4moe", &[&ROUTED, &SHARED, &["nextn_predict_layers"]]),
+    ("gpt-oss", &[&["attention.sliding_window", "expert_feed_forward_length"]]),
+    ("granite", &[&GRANITE]),
+    ("granitehybrid", &[&GRANITE, &MAMBA]),
+    ("granitemoe", &[&GRANITE]),
+    ("hunyuan-moe", &[&["expert_feed_forward_length"], &["expert_shared_count"]]),
+    ("lfm2", &[&["shortconv.l_cache", "attention.sliding_window"]]),
+    ("lfm2moe", &[&["shortconv.l_cache", "expert_feed_forward_length", "expert_gating_func"]]),
+    ("mellum", &[&WINDOWS, &["expert_feed_forward_length"]]),
+    ("minicpm", &[&["embedding_scale", "logit_scale", "residual_scale"]]),
+    ("mistral3", &[&["attention.temperature_scale", "rope.scaling.yarn_log_multiplier"]]),
+    ("nemotron_h", &[&MAMBA]),
+    ("nemotron_h_moe", &[&MAMBA, &ROUTED, &SHARED]),
+    ("olmo2", &[&WINDOWS]),
+    ("phi3", &[&["attention.sliding_window"]]),
+    ("qwen2moe", &[&["expert_feed_forward_length", "expert_shared_feed_forward_length"]]),
+    ("stablelm", &[&["use_parallel_residual"]]),
+];
+
+/// No key that llama.cpp's converter writes for an architecture is unknown to it: a text under such a key is
+/// ignored, or of the wrong type.
+#[test]
+fn keys_of_the_converter_are_known() {
+    for name in names() {
+        let (path, ..) = golden(name);
+        let file = Gguf::open(&path).expect("a golden file");
+        let own = OF_LLAMA_CPP.iter().find(|(of, _)| *of == name).map_or(&[][..], |(_, keys)| *keys);
+        for key in OF_EVERY_MODEL.iter().chain(own.iter().copied().flatten()) {
+            let key = format!("{name}.{key}");
+            if file.metadata().get(&key).is_none() {
+                let message = refused(&rewritten(&file, &key, "a text", None));
+                assert!(!message.contains("does not use"), "{message}");
+            }
+        }
     }
 }
 

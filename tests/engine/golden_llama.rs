@@ -29,9 +29,6 @@ const fn plain(model: &'static str, reference: &'static str) -> Case {
 /// Models in the repository; the others are in `shared/golden`.
 const IN_TREE: [&str; 2] = ["qwen3/tiny-f16.gguf", "llama-i2_s/tiny-i2_s.gguf"];
 
-/// A model that runs only on the CPU.
-const CPU_ONLY: &str = "deepseek2/tiny-f16.gguf";
-
 const CASES: &[Case] = &[
     plain("llama/tiny-f16.gguf", "llama/f16.hf-fp32"),
     plain("llama/tiny-llama3rope-f16.gguf", "llama/llama3rope-f16.hf-fp32"),
@@ -190,7 +187,7 @@ fn i8_block_logits_are_as_close_as_llama_cpp() {
 #[test]
 #[ignore = "thorough: scripts/test --all"]
 fn logits_on_devices_match_the_references() {
-    for case in CASES.iter().filter(|case| case.model != CPU_ONLY) {
+    for case in CASES {
         let Some((path, want)) = case.files() else { continue };
         let caches: &[(&str, f64)] = match case.model {
             "llama/tiny-f16.gguf"
@@ -198,6 +195,8 @@ fn logits_on_devices_match_the_references() {
             | "qwen3moe/tiny-f16.gguf"
             | "gemma3/tiny-f16.gguf"
             | "qwen35/tiny-f16.gguf" => &[("f32", 0.0), ("f16", 2e-3), ("turboquant", 2e-3)],
+            // Rounded keys choose other experts in a few rows.
+            "deepseek2/tiny-f16.gguf" => &[("f32", 0.0), ("f16", 1e-2)],
             _ => &[("f32", 0.0)],
         };
         for &(kv, most) in caches {

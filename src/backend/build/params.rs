@@ -5,10 +5,11 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
-/// Text of the header, with its include expanded.
+/// Text of the header, with its include expanded, and of those that include it.
 pub fn header(cuda: &Path) -> String {
     let read = |name| fs::read_to_string(cuda.join(name)).expect(name);
-    read("params.h").replace("#include \"params_attend.h\"", &read("params_attend.h"))
+    let all = read("params.h").replace("#include \"params_attend.h\"", &read("params_attend.h"));
+    all + &read("params_latent.h")
 }
 
 /// Rust declarations of a header. `bytemuck::Pod` asserts that structs have no padding.

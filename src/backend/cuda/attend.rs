@@ -1,7 +1,7 @@
 //! Attention: one block per row, tile of query heads, and split of the positions. For many consecutive rows
 //! of one sequence, one block per tile of rows, or per split of its positions, on tensor cores. Caches of
 //! codes use tensor cores for single rows as well, if there is a kernel for their head length; in steps of
-//! one row such a kernel also does the work of `append`.
+//! one row such a kernel also does the work of `append`. Latent attention is always row by row.
 
 use ggml_types::{KvForm, kv as registry};
 
@@ -20,7 +20,7 @@ use super::params::{
     ATTEND_MMA_SHARED_BYTES_256, ATTEND_MMA_THREADS_64, ATTEND_MMA_THREADS_128, ATTEND_MMA_THREADS_256,
     ATTEND_MMA_VECTORS, ATTEND_MMA_VECTORS_256, ATTEND_ROW_HEADS, ATTEND_ROW_THREADS, ATTEND_THREADS,
     ATTEND_THREADS_512, ATTEND_WHOLE, ATTEND_WIDE_THREADS, AttendCommon, AttendRowsParams, AttendTilesParams,
-    CODES_PIECE, MAX_PARTS,
+    CODES_PIECE, LATENT_HEADS, LATENT_SHARED_BYTES, LATENT_THREADS, MAX_PARTS,
 };
 use super::tiled::most_tiles;
 use crate::device::tiles::Tiling;
@@ -71,11 +71,16 @@ pub fn mma_kernels() -> impl Iterator<Item = KernelName> {
         .iter()
         .flat_map(|codec| row_sizes(codec.form()).iter().map(move |elems| row_kernel(codec.name(), *elems)));
     let of_tiles = kv::tiled_kernels().flat_map(|kernel| TILES.map(|tiles| tiles.kernel(kernel)));
-    of_rows.chain(of_tiles).chain([WIDE_KERNEL])
+    of_rows.chain(of_tiles).chain([WIDE_KERNEL]).chain(["f16", "f32"].map(latent_kernel))
 }
 
 /// The kernel for heads of 257 to 512 elements.
 const WIDE_KERNEL: KernelName = KernelName::of("attend", "f16").of_kind("of").of_heads(512);
+
+/// The kernel for a cache whose keys are also the values.
+fn latent_kernel(codec: &'static str) -> KernelName {
+    KernelName::of("attend", codec).of_kind("latent")
+}
 
 fn row_kernel(codec: &'static str, elems: usize) -> KernelName {
     KernelName::of("attend", codec).of_kind("row").of_heads(elems)
@@ -112,6 +117,15 @@ fn by_rows(kv: &KvDecl) -> ByRows {
         };
     }
     let (kernel, heads) = (kv::kernel("attend", kv), ATTEND_HEADS as usize);
+    if kv.values_are_keys {
+        return ByRows {
+            kernel: latent_kernel(kv.k.name()),
+            heads: LATENT_HEADS as usize,
+            threads: LATENT_THREADS,
+            blocks: 2,
+            parts: 1,
+        };
+    }
     if !kv::is_appended(kv) && kv.head_dim > 256 {
         let threads = ATTEND_THREADS_512;
         return ByRows { kernel: WIDE_KERNEL, heads, threads, blocks: 2, parts: threads as usize / WARP };
@@ -154,6 +168,9 @@ impl ByTiles {
 /// The kernel for tiles of rows and its shared memory; `None` if the cache has none or a block cannot get
 /// that much shared memory.
 fn by_tiles(kv: &KvDecl, limits: Limits) -> Option<(ByTiles, u32)> {
+    if kv.values_are_keys {
+        return None;
+    }
     let shared_bytes = match kv::form(kv)? {
         VectorForm::Elements(2) => ELEMENTS_SHARED,
         VectorForm::Codes(_) | VectorForm::Split(_) => CODES_SHARED,
@@ -283,11 +300,12 @@ fn launch(cx: &Cx<'_>, s: &Attend) -> Launch {
     // The merge's result comes before the parts (cuda/lib/parts.cuh); the splits' weights reuse their memory.
     let found = 2 * heads + 4;
     let parts = (parts * (2 + stride(decl))).max(2 * MAX_PARTS as usize) * heads;
+    let shared_bytes = ((found + parts + merged) * 4).next_multiple_of(16) as u32;
     Launch {
         kernel: cx.kernel(kernel),
         grid: [decl.n_kv_heads as u32 * head_tiles, splits, rows as u32],
         threads,
-        shared_bytes: ((found + parts + merged) * 4).next_multiple_of(16) as u32,
+        shared_bytes: if decl.values_are_keys { LATENT_SHARED_BYTES } else { shared_bytes },
         params: over_cache(cx, s, &params),
     }
 }

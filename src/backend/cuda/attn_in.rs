@@ -62,7 +62,7 @@ pub fn lower<'a>(p: &Program, s: &'a AttnIn) -> Ops<'a> {
     } else {
         let others = [wk.as_ref().map(|wk| (wk, keys)), wv.as_ref().map(|wv| (wv, values))];
         let layers = [(wq, q)].into_iter().chain(others.into_iter().flatten()).collect();
-        ops.push(Box::new(Layers { stage: "attn_in", layers, input: input(s), soft_cap: None }));
+        ops.push(Box::new(Layers { stage: "attn_in", layers, input: input(s), from: None, soft_cap: None }));
     }
     if of_rows {
         let q_cols = p.buf_decl(s.q).cols;

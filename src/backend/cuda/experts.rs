@@ -192,7 +192,7 @@ fn by_row<T: bytemuck::Pod>(
 /// The router's product, for steps whose rows are not sorted.
 fn router(s: &Experts, logits: Place) -> Layers<'_> {
     let input = Input { x: s.x, norm: Some(s.norm_of_router()), rows: RowsOf::Step };
-    Layers { stage: "logits", layers: vec![(&s.router, logits)], input, soft_cap: None }
+    Layers { stage: "logits", layers: vec![(&s.router, logits)], input, from: None, soft_cap: None }
 }
 
 impl Op for &Experts {

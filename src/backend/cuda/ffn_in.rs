@@ -23,7 +23,7 @@ pub fn lower<'a>(p: &Program, s: &'a FfnIn) -> Ops<'a> {
     // The norm and its input are in `input`.
     let FfnIn { x: _, norm: _, ref gate, ref up, act, ref share, times, h } = *s;
     let (h, cols) = (Place::Buf(h), p.buf_decl(h).cols);
-    let products = |layers| Layers { stage: "logits", layers, input: input(s), soft_cap: None };
+    let products = |layers| Layers { stage: "logits", layers, input: input(s), from: None, soft_cap: None };
     let mut ops: Ops<'a> = Vec::new();
     if matches!(act, Act::Xielu(_)) {
         // Its `kernels` rejects the activation function.

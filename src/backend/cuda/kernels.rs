@@ -3,7 +3,9 @@
 use super::kernel_name::KernelName;
 use super::linear::matmul::Matmul;
 use super::weight::{self, Mma, WeightFormat};
-use super::{attend, combine, conv, delta, experts, hadamard, heads, kv, mamba, post_norm, profile, sample};
+use super::{
+    attend, combine, conv, delta, experts, hadamard, heads, kv, latent_in, mamba, post_norm, profile, sample,
+};
 
 /// Every kernel that this backend may ask a driver for. A driver's `Kernel` is an index into it.
 pub fn all() -> impl Iterator<Item = KernelName> {
@@ -12,7 +14,8 @@ pub fn all() -> impl Iterator<Item = KernelName> {
         .chain(attend::mma_kernels())
         .chain(delta::all_kernels())
         .chain(conv::KERNELS)
-        .chain(mamba::KERNELS);
+        .chain(mamba::KERNELS)
+        .chain([latent_in::KERNEL]);
     let of_rows = [combine::KERNEL, experts::ROUTE, experts::MIX, weight::QUANT_BLOCKS, hadamard::KERNEL];
     let single = of_rows
         .into_iter()
@@ -34,12 +37,16 @@ fn of_type(format: &WeightFormat) -> Vec<KernelName> {
     let mut all: Vec<_> =
         matmuls.flat_map(|matmul| linear.map(|stage| of(stage).of_kind(matmul.kind()))).collect();
     let single = by_block.iter().take(1).map(|matmul| matmul.kind());
+    let single_of_heads = single.clone();
     all.extend(["", experts::TILES].into_iter().chain(single).map(|kind| of(experts::STAGE).of_kind(kind)));
     if format.ints {
         all.extend(Matmul::variants(None).iter().map(|matmul| floats("logits").of_kind(matmul.kind())));
         all.extend(["", experts::TILES].map(|kind| floats(experts::STAGE).of_kind(kind)));
     }
     all.extend(others.filter(|mma| mma.rounds()).map(|_| of(weight::QUANTIZE)));
+    if !format.ints {
+        all.extend([""].into_iter().chain(single_of_heads).map(|kind| of(latent_in::HEADS).of_kind(kind)));
+    }
     all.push(of("embed"));
     all
 }

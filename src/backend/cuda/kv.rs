@@ -11,7 +11,8 @@ use super::driver::{Address, Driver};
 use super::kernel_name::KernelName;
 use super::params::{
     BLOCK_ELEMS, BLOCKS_HALVES, BLOCKS_Q4_0, BLOCKS_Q8_0, BlockKvParams, CODES_DIMS, CODES_MAX_DIM,
-    CODES_MIN_DIM, CodedKvParams, CodesParams, GroupParams, KeyPlace, KvParams, SignsParams, SplitParams,
+    CODES_MIN_DIM, CodedKvParams, CodesParams, GroupParams, KeyPlace, KvParams, LATENT_MAX_DIM, SignsParams,
+    SplitParams,
 };
 use crate::device::tables::{hadamard_factor, sign_words};
 use crate::memory::{self, EXACT_PART};
@@ -82,7 +83,8 @@ pub fn kernel(stage: &'static str, decl: &KvDecl) -> KernelName {
 
 /// Storage format of a cache, if there are kernels for its combination of keys and values.
 pub fn form(decl: &KvDecl) -> Option<VectorForm> {
-    match (decl.k.form(), decl.v.form()) {
+    let v = if decl.values_are_keys { decl.k } else { decl.v };
+    match (decl.k.form(), v.form()) {
         (KvForm::F16, KvForm::F16) => Some(VectorForm::Elements(2)),
         (KvForm::F32, KvForm::F32) => Some(VectorForm::Elements(4)),
         (KvForm::Lloyd3, KvForm::Lloyd3) => Some(VectorForm::Codes(3)),
@@ -113,10 +115,10 @@ pub fn is_appended(decl: &KvDecl) -> bool {
 /// Checks that a cache has kernels; otherwise names what is missing, for a message.
 pub fn check(decl: &KvDecl) -> Result<(), String> {
     if decl.values_are_keys {
-        return Err(
-            "attend over keys that are also the values (multi-head latent attention runs only on the CPU)"
-                .to_owned(),
-        );
+        let head_dim = decl.head_dim;
+        let fits = head_dim <= LATENT_MAX_DIM as usize && head_dim.is_multiple_of(4);
+        let most = format!("multiples of 4 up to {LATENT_MAX_DIM} have kernels");
+        return if fits { Ok(()) } else { Err(format!("latent attention with keys of {head_dim} ({most})")) };
     }
     let (k, v, head_dim) = (decl.k.name(), decl.v.name(), decl.head_dim);
     match form(decl) {
@@ -162,7 +164,10 @@ fn page_bytes(decl: &KvDecl) -> u64 {
         codec.page_bytes(side, decl.head_dim, PAGE).expect("the program was checked")
     };
     let of_head = match form(decl).expect("the plan was made") {
-        VectorForm::Elements(bytes) => PAGE * 2 * stride(decl) * bytes as usize,
+        VectorForm::Elements(bytes) => {
+            let sides = if decl.values_are_keys { 1 } else { 2 };
+            PAGE * sides * stride(decl) * bytes as usize
+        }
         VectorForm::Codes(_) | VectorForm::Signs(_) | VectorForm::Split(_) => {
             of_codec(decl.k, KvSide::Keys) + of_codec(decl.v, KvSide::Values)
         }
@@ -217,7 +222,8 @@ impl KvLayout {
         let mut pages_of = |part: &str, n: usize, page_bytes: u64| {
             on.alloc_for(MemoryKind::Kv, part, page_bytes.saturating_mul(n as u64))
         };
-        // `form` covers the codecs, `KvDecl::pages` the sliding window, and `check` the rest.
+        // `form` covers the codecs, `KvDecl::pages` the sliding window, `page_bytes` keys that are also the
+        // values, and `check` the rest.
         let KvDecl { n_kv_heads, head_dim, k: _, v: _, basis: _, window, sliding: _, values_are_keys: _ } =
             *decl;
         let page_bytes = page_bytes(decl);

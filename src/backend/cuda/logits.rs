@@ -9,5 +9,11 @@ use sterna_program::{Logits, RowsOf};
 pub fn lower(s: &Logits) -> Ops<'_> {
     let Logits { x, ref norm, ref w, soft_cap, logits } = *s;
     let input = Input { x, norm: Some(norm), rows: RowsOf::Outputs };
-    vec![Box::new(Layers { stage: "logits", layers: vec![(w, Place::Buf(logits))], input, soft_cap })]
+    vec![Box::new(Layers {
+        stage: "logits",
+        layers: vec![(w, Place::Buf(logits))],
+        input,
+        from: None,
+        soft_cap,
+    })]
 }

@@ -5,7 +5,7 @@ use super::driver::{Launch, Limits};
 use super::kernel_name::KernelName;
 use super::op::Ops;
 use super::post_norm::PostNorm;
-use super::{attend, attn_in, ffn_in, logits, proj_add, proj_in};
+use super::{attend, attn_in, ffn_in, latent_in, logits, proj_add, proj_in};
 use crate::Macs;
 use sterna_program::{NormAdd, Program, Stage};
 
@@ -17,11 +17,11 @@ impl<'a> Lowered<'a> {
         Self(match stage {
             Stage::Embed(s) => vec![Box::new(s)],
             Stage::AttnIn(s) => attn_in::lower(p, s),
-            Stage::LatentIn(s) => vec![Box::new(s)],
+            Stage::LatentIn(s) => latent_in::lower(p, s),
             Stage::Attend(s) => attend::lower(p, s),
             Stage::ProjIn(s) => proj_in::lower(s),
             Stage::Conv(s) => vec![Box::new(s)],
-            Stage::HeadProj(s) => vec![Box::new(s)],
+            Stage::HeadProj(s) => latent_in::lower_heads(p, s),
             Stage::Delta(s) => vec![Box::new(s)],
             Stage::Mamba(s) => vec![Box::new(s)],
             Stage::ProjAdd(s) => proj_add::lower(p, s),

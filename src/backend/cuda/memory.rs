@@ -3,6 +3,7 @@
 use super::bases::Bases;
 use super::driver::Address;
 use super::kv::KvLayout;
+use super::latent_in::HeadTables;
 use super::mixture::Mixture;
 use super::params::{RopeParams, RoundedParams};
 use super::picks::Picks;
@@ -29,6 +30,7 @@ pub struct Memory {
     /// Rotated bases, and rows in them.
     pub bases: Bases,
     pub mixture: Mixture,
+    pub heads: HeadTables,
     /// One per rotary embedding.
     pub ropes: Vec<RopeParams>,
     /// Tables that change with every step.

@@ -26,7 +26,7 @@ pub fn lower<'a>(p: &Program, s: &'a ProjAdd) -> Ops<'a> {
     }
     let (product, cols) = (Place::Kept(0), p.weight_decl(w.w).rows);
     let stage = if is_normed { "logits" } else { "proj_add" };
-    let products = Layers { stage, layers: vec![(w, product)], input: input(s), soft_cap: None };
+    let products = Layers { stage, layers: vec![(w, product)], input: input(s), from: None, soft_cap: None };
     if is_normed {
         let norms = [post.as_ref(), residual.as_ref()];
         return vec![Box::new(products), Box::new(PostNorm { norms, product, x, cols, scale })];

@@ -11,5 +11,5 @@ pub fn lower(s: &ProjIn) -> Ops<'_> {
     let ProjIn { x, ref norm, ref products } = *s;
     let input = Input { x, norm: Some(norm), rows: RowsOf::Step };
     let layers = products.iter().map(|(linear, buf)| (linear, Place::Buf(*buf))).collect();
-    vec![Box::new(Layers { stage: "proj_in", layers, input, soft_cap: None })]
+    vec![Box::new(Layers { stage: "proj_in", layers, input, from: None, soft_cap: None })]
 }

@@ -256,12 +256,14 @@ impl Layout {
 
     /// True if the CPU can compute with everything that is streamed. It returns the bare products of queries,
     /// keys and values: a stage without one of these, or with more work before the heads are separated, is
-    /// not computable. In a step with the CPU nothing is copied, so the GPU cannot take over.
+    /// not computable, nor are the inputs of latent attention. In a step with the CPU nothing is copied, so
+    /// the GPU cannot take over.
     pub fn is_computable(&self, p: &Program) -> bool {
         let streamed = self.streamed(p);
         let is_streamed = |linear: &Linear| streamed[linear.w.0 as usize];
         !p.stages.iter().any(|(_, stage)| match stage {
             Stage::AttnIn(s) => !attn_in::has_separable_products(s) && stage.linears().1.any(is_streamed),
+            Stage::LatentIn(_) => stage.linears().1.any(is_streamed),
             _ => false,
         })
     }

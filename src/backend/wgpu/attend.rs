@@ -1,6 +1,7 @@
 //! Attention: one workgroup per row, tile of query heads, and split of the pages; then the splits are merged.
-//! If many neighbouring rows belong to one sequence, a workgroup takes a tile of them and all pages. If keys
-//! are stored with signs, queries are projected first.
+//! If many neighbouring rows belong to one sequence, a workgroup takes a tile of them and all pages; not in
+//! programs with heads of more than 256 elements, nor with latent attention. If keys are stored with signs,
+//! queries are projected first.
 
 use ggml_types::KvSide;
 
@@ -34,7 +35,9 @@ fn group_and_tiles(p: &Program, s: &Attend) -> (usize, usize) {
 pub fn tiling(p: &Program) -> Option<Tiling> {
     let mut all = p.stages.iter().filter_map(|(_, stage)| match stage {
         Stage::Attend(s) => {
-            let fits = p.kv_decl(s.kv).head_dim.is_multiple_of(4);
+            let decl = p.kv_decl(s.kv);
+            let is_whole = decl.head_dim.is_multiple_of(4) && decl.head_dim <= kv::MAX_HEAD_DIM;
+            let fits = is_whole && !decl.values_are_keys;
             Some(fits.then(|| QUERIES / group_and_tiles(p, s).0.min(QUERIES)))
         }
         _ => None,
@@ -99,7 +102,7 @@ pub fn dispatches<'a>(cx: &Cx<'a>, s: &Attend) -> Vec<Dispatch<'a>> {
     params.extend([group as u32, tiles as u32, scale.to_bits(), 0, window, sinks, cap]);
     let sees_ahead = (ahead > 0).then_some(ahead);
     params.extend(sees_ahead);
-    let ahead = ahead > 0;
+    let (ahead, latent) = (ahead > 0, decl.values_are_keys);
     let own = (decl.head_dim as u32).div_ceil(2 * THREADS);
     let blocks = (decl.n_kv_heads * tiles) as u32;
     let [keys, values] = &memory.kvs[kv.0 as usize];
@@ -128,7 +131,7 @@ pub fn dispatches<'a>(cx: &Cx<'a>, s: &Attend) -> Vec<Dispatch<'a>> {
     });
     let by_row = [
         Dispatch {
-            kernels: vec![(usize::MAX, Kernel::Attend { k: k.codec, v: v.codec, own, ahead })],
+            kernels: vec![(usize::MAX, Kernel::Attend { k: k.codec, v: v.codec, own, ahead, latent })],
             params: params.clone(),
             buffers: [step, constants, q, keys, values, out, &memory.partial]
                 .into_iter()

@@ -2,13 +2,15 @@
 //! to them, and the weighted sum. A layer of all experts is one dispatch if its weights fit in one buffer:
 //! each workgroup looks up its expert, and those without rows return at once.
 
+use std::ops::Range;
+
 use wgpu::Buffer;
 
 use super::linear::{self, ABSENT, Input, Layer};
 use super::shader::{Kernel, MAX_EXPERTS, ROWS};
 use super::upload::{self, DeviceWeight};
 use super::weight::WeightFormat;
-use super::{Cx, Device, Dispatch, Grid, ffn_in};
+use super::{Cx, Device, Dispatch, Grid, ffn_in, latent_in};
 use crate::BackendError;
 use sterna_program::{
     ActQuant, Expert, Experts, Gating, Groups, Linear, Program, Routing, RowsOf, Stage, Weight,
@@ -87,14 +89,14 @@ fn routing_params(routing: &Routing, n_experts: usize, bias: impl Fn(Weight) -> 
     [gating, u32::from(normalise), scale.to_bits(), bias, sizes[0], sizes[1], sizes[2], 0]
 }
 
-/// Copies the weights of each layer's experts into shared buffers.
+/// Copies the weights of each layer's experts, and those of the heads of a stage, into shared buffers.
 pub fn join(
     gpu: &super::Gpu,
     p: &Program,
     all: &mut [DeviceWeight],
     id_of: impl Fn(Weight) -> usize,
 ) -> Result<(), BackendError> {
-    all_layers(p).try_for_each(|layers| {
+    all_layers(p).chain(latent_in::all_heads(p)).try_for_each(|layers| {
         let ids: Vec<_> = layers.iter().map(|linear| id_of(linear.w)).collect();
         upload::join(gpu, all, &ids)
     })
@@ -174,7 +176,8 @@ pub fn dispatches<'a>(cx: &Cx<'a>, s: &'a Experts) -> Vec<Dispatch<'a>> {
 
     let mut params = linear::norm(cx, None).to_vec();
     let is_int8 = down.act == ActQuant::I8PerToken;
-    params.extend([ffn_dim as u32, linear::act_words(cx.p, down) as u32, u32::from(is_int8), 0]);
+    let words = linear::act_words(cx.p, down) as u32;
+    params.extend([ffn_dim as u32, words, u32::from(is_int8), 0, 0, ffn_dim as u32]);
     all.push(Dispatch {
         kernels: vec![(usize::MAX, Kernel::Input { ints: false })],
         params,
@@ -190,6 +193,18 @@ pub fn dispatches<'a>(cx: &Cx<'a>, s: &'a Experts) -> Vec<Dispatch<'a>> {
     all
 }
 
+/// Ranges of weights whose parts of this number follow each other in one buffer.
+pub fn runs(weights: &[&DeviceWeight], part: usize) -> Vec<Range<usize>> {
+    let at = |i: usize| &weights[i].parts[part];
+    let (mut runs, mut next) = (Vec::new(), 0);
+    while next < weights.len() {
+        let n = 1 + (next + 1..weights.len()).take_while(|i| at(*i).follows(at(i - 1))).count();
+        runs.push(next..next + n);
+        next += n;
+    }
+    runs
+}
+
 fn products<'a>(cx: &Cx<'a>, of: &Products<'a>, s: &Experts) -> Vec<Dispatch<'a>> {
     let memory = cx.memory;
     let weights: Vec<&DeviceWeight> =
@@ -201,11 +216,9 @@ fn products<'a>(cx: &Cx<'a>, of: &Products<'a>, s: &Experts) -> Vec<Dispatch<'a>
     let kernel = |rows| Kernel::Linear { stage, ty, ints: false, rows, experts: true };
     let mut all = Vec::new();
     for part in 0..weights[0].parts.len() {
-        let mut next = 0;
-        while next < n_experts {
+        for run in runs(&weights, part) {
+            let (next, n) = (run.start, run.len());
             let at = |expert: usize| &weights[expert].parts[part];
-            let follows = |expert: &usize| at(*expert).follows(at(expert - 1));
-            let n = 1 + (next + 1..n_experts).take_while(follows).count();
             let mut params = weights[next].params(at(next)).to_vec();
             params.extend([
                 linear::act_words(cx.p, first) as u32 / 4,
@@ -243,7 +256,6 @@ fn products<'a>(cx: &Cx<'a>, of: &Products<'a>, s: &Experts) -> Vec<Dispatch<'a>
                     chosen: [s.n_used, n_experts],
                 },
             });
-            next += n;
         }
     }
     all

@@ -20,8 +20,11 @@ use sterna_program::{KvDecl, Limits, PAGE};
 /// Elements of a chunk of codes, which takes as many words as a code has bits.
 const CHUNK: usize = 32;
 
-/// Largest supported head dimension.
+/// Largest supported head dimension of caches of codes.
 pub const MAX_HEAD_DIM: usize = 256;
+
+/// The same of caches of elements: a latent vector of 512 elements and 64 rotated ones.
+pub const MAX_PLAIN_DIM: usize = 576;
 
 pub const SIDES: [KvSide; 2] = [KvSide::Keys, KvSide::Values];
 
@@ -77,6 +80,11 @@ pub fn codecs() -> impl Iterator<Item = Codec> {
     registry::REGISTRY.iter().filter_map(|codec| Codec::of(codec.form()))
 }
 
+/// Largest supported head dimension of a form.
+pub fn most_head_dim(form: KernelForm) -> usize {
+    if form.rotates() { MAX_HEAD_DIM } else { MAX_PLAIN_DIM }
+}
+
 impl KernelForm {
     /// True if vectors are rotated before they are stored.
     pub fn rotates(self) -> bool {
@@ -107,19 +115,13 @@ impl KernelForm {
 
 fn declared(kv: &KvDecl, side: KvSide) -> &'static dyn KvCodec {
     match side {
-        KvSide::Keys => kv.k,
-        KvSide::Values => kv.v,
+        KvSide::Values if !kv.values_are_keys => kv.v,
+        KvSide::Keys | KvSide::Values => kv.k,
     }
 }
 
 /// Missing kernels of a cache, as text.
 pub fn unsupported(kv: &KvDecl) -> Option<String> {
-    if kv.values_are_keys {
-        return Some(
-            "attend over keys that are also the values (multi-head latent attention runs only on the CPU)"
-                .to_owned(),
-        );
-    }
     let (k, v) = (kv.k.name(), kv.v.name());
     let forms = SIDES.map(|side| Codec::of(declared(kv, side).form()).map(|codec| codec.form));
     if forms.contains(&None) {
@@ -135,7 +137,10 @@ pub fn unsupported(kv: &KvDecl) -> Option<String> {
     if rotates && !kv.head_dim.is_multiple_of(CHUNK) {
         return Some(format!("attend over {k} and {v} with heads of {}", kv.head_dim));
     }
-    (kv.head_dim > MAX_HEAD_DIM).then(|| format!("attend with heads of {}", kv.head_dim))
+    let most = if rotates { MAX_HEAD_DIM } else { MAX_PLAIN_DIM };
+    let known = || format!("f16 and f32 have kernels for heads of up to {MAX_PLAIN_DIM}");
+    (kv.head_dim > most)
+        .then(|| format!("attend with heads of {} over a cache of {k} and {v} ({})", kv.head_dim, known()))
 }
 
 /// Codec of one side of a cache for which [`unsupported`] returns `None`.
@@ -164,6 +169,9 @@ struct Layout {
 
 impl Layout {
     fn of(kv: &KvDecl, side: KvSide) -> Self {
+        if kv.values_are_keys && side == KvSide::Values {
+            return Self { words: 0, code_words: 0, page_words: 0, exact_words: 0, mean_words: 0 };
+        }
         // f32 for codecs without kernels, which fail the plan anyway.
         let form = Codec::of(declared(kv, side).form()).map_or(KernelForm::Elements(1), |codec| codec.form);
         let of_word = if let KernelForm::Elements(of_word) = form { of_word } else { 2 };
@@ -182,7 +190,8 @@ impl Layout {
     }
 }
 
-/// Allocates both sides of a cache: pages, exact pages, and then the means of pages of keys.
+/// Allocates both sides of a cache: pages, exact pages, and then the means of pages of keys. The side of
+/// values is empty if keys are also the values.
 pub fn alloc<A: Allocator>(on: &mut A, kv: &KvDecl, limits: &Limits) -> Result<[A::Buffer; 2], BackendError> {
     let (part, positions) = (memory::cache_part(kv), kv.pages(limits) * PAGE);
     let mut side = |side: KvSide, name: &str| {
@@ -223,7 +232,8 @@ pub fn stretches(kv: &KvDecl, side: KvSide, limits: &Limits, page: KvPage) -> Ve
 
 /// Kernel parameters of a cache: `Cache` in `shaders/lib/cache.wgsl`.
 pub fn params(kv: &KvDecl, limits: &Limits) -> Vec<u32> {
-    // `codec` handles the codecs, `PagesAt::of` the sliding window, and `unsupported` the rest.
+    // `codec` handles the codecs, `PagesAt::of` the sliding window, `Layout` keys that are also the values,
+    // and `unsupported` the rest.
     let KvDecl { n_kv_heads, head_dim, k: _, v: _, basis: _, window, sliding: _, values_are_keys: _ } = *kv;
     let pages = |pages: usize| pages.min(limits.pages) as u32;
     let forms = SIDES.map(|side| codec(kv, side).form);

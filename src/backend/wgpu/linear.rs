@@ -7,7 +7,7 @@ pub use super::input::{ABSENT, Input, norm};
 use super::shader::{Kernel, ROWS};
 use super::weight::WeightFormat;
 use super::{Cx, Dispatch, Grid, hadamard, upload};
-use sterna_program::{ActQuant, Linear, Program, RowsOf};
+use sterna_program::{ActQuant, Linear, Norm, Program, RowsOf};
 
 pub fn missing(cx: &super::Device<'_>, p: &Program, stage: &str, linears: &[&Linear]) -> Vec<String> {
     /// Largest number of columns for which sums of int8 products are exact in f32.
@@ -93,30 +93,54 @@ pub fn is_same_input(cx: &Cx<'_>, a: &Linear, b: &Linear) -> bool {
     (a.act, ints(cx, a), act_words(cx.p, a)) == (b.act, ints(cx, b), act_words(cx.p, b))
 }
 
+/// Rows of a buffer that are the input of layers.
+#[derive(Clone, Copy)]
+pub struct Source<'a> {
+    pub x: &'a Buffer,
+    pub norm: Option<&'a Norm>,
+    /// Element at which the first row begins, and distance between rows.
+    pub first_at: usize,
+    pub pitch: usize,
+    /// Rows per row of the step.
+    pub each: usize,
+    pub rows: RowsOf,
+}
+
 /// The dispatch that normalises and quantises the input of a layer, or quantises the prepared input.
 pub fn input_dispatch<'a>(cx: &Cx<'a>, input: Input<'a>, linear: &'a Linear) -> Dispatch<'a> {
     let memory = cx.memory;
-    let (x, in_norm) = match (linear.prepares_input(input.norm.is_some()), linear.basis) {
+    let (x, norm) = match (linear.prepares_input(input.norm.is_some()), linear.basis) {
         (true, Some(_)) => (&memory.prepared, None),
         (true, None) => (&memory.prepared, linear.norm.as_ref()),
         (false, _) => (&memory.bufs[input.x.0 as usize], input.norm.or(linear.norm.as_ref())),
     };
-    let mut params = norm(cx, in_norm).to_vec();
+    let pitch = cx.p.buf_decl(input.x).cols;
+    source_dispatch(cx, &Source { x, norm, first_at: 0, pitch, each: 1, rows: input.rows }, linear)
+}
+
+/// The same for rows anywhere.
+pub fn source_dispatch<'a>(cx: &Cx<'a>, source: &Source<'a>, linear: &Linear) -> Dispatch<'a> {
+    let Source { x, norm: of_source, first_at, pitch, each, rows } = *source;
+    let memory = cx.memory;
+    let mut params = norm(cx, of_source).to_vec();
     params.extend([
-        cx.p.buf_decl(input.x).cols as u32,
+        cx.p.weight_decl(linear.w).cols as u32,
         act_words(cx.p, linear) as u32,
         u32::from(linear.act == ActQuant::I8PerToken),
-        u32::from(input.rows == RowsOf::Outputs),
+        u32::from(rows == RowsOf::Outputs),
+        first_at as u32,
+        pitch as u32,
     ]);
     Dispatch {
         kernels: vec![(usize::MAX, Kernel::Input { ints: ints(cx, linear) })],
         params,
         buffers: vec![&memory.step.buffer, &memory.constants, x, &memory.acts, &memory.quants],
-        grid: Grid::Rows { x: 1, rows: input.rows },
+        grid: Grid::Rows { x: each as u32, rows },
     }
 }
 
-fn products<'a>(
+/// The dispatches that multiply an input which is in `acts`.
+pub fn products<'a>(
     cx: &Cx<'a>,
     stage: &'static str,
     rows: RowsOf,

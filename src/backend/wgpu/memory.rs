@@ -10,7 +10,7 @@ use super::device::Gpu;
 use super::picks::{HOST_SIDE, Picks};
 use super::step::StepMemory;
 use super::upload::DeviceWeight;
-use super::{attend, attn_in, experts, ffn_in, hadamard, kv, linear, proj_add, sample, states};
+use super::{attend, attn_in, experts, ffn_in, hadamard, kv, latent_in, linear, proj_add, sample, states};
 use crate::device::tables;
 use crate::{BackendError, MemoryKind, memory};
 use sterna_program::{BufDecl, Kv, PAGE, Program, Rope, Stage, Weight};
@@ -41,7 +41,7 @@ pub struct Memory<B = Buffer> {
     /// Scale and sum of each row of `acts`.
     pub quants: B,
     /// Products of the step in scratch, before the final result of their stage: keys and values before RoPE,
-    /// and products that are normalised before they are added.
+    /// heads and latent vectors of queries, and products that are normalised before they are added.
     pub fresh: B,
     /// Routing of rows to experts.
     pub routes: B,
@@ -98,11 +98,14 @@ impl Shared {
                     most.routes = most.routes.max(experts::route_bytes(p, s));
                 }
                 Stage::FfnIn(s) => most.fresh = most.fresh.max(ffn_in::fresh_bytes(p, s)),
+                Stage::LatentIn(s) => {
+                    most.fresh = most.fresh.max(latent_in::fresh_bytes(p, s));
+                    most.acts = most.acts.max(latent_in::heads_bytes(p, &s.wk));
+                }
+                Stage::HeadProj(s) => most.acts = most.acts.max(latent_in::heads_bytes(p, &s.w)),
                 Stage::Embed(_)
                 | Stage::ProjIn(_)
                 | Stage::Conv(_)
-                | Stage::LatentIn(_)
-                | Stage::HeadProj(_)
                 | Stage::Delta(_)
                 | Stage::Mamba(_)
                 | Stage::NormAdd(_)

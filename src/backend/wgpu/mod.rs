@@ -214,8 +214,8 @@ fn missing(device: &Device<'_>, p: &Program, stage: &Stage) -> Vec<String> {
         Stage::Conv(_) | Stage::NormAdd(_) => Vec::new(),
         Stage::Delta(s) => delta::missing(p, s).into_iter().collect(),
         Stage::Mamba(_) => Vec::new(),
-        Stage::LatentIn(s) => latent_in::missing(s),
-        Stage::HeadProj(s) => latent_in::missing_heads(s),
+        Stage::LatentIn(s) => latent_in::missing(device, p, s),
+        Stage::HeadProj(s) => latent_in::missing_heads(device, p, &s.w),
         Stage::Attend(s) => attend::missing(p, s),
         Stage::ProjAdd(s) => linear::missing(device, p, "proj_add", &[&s.w]),
         Stage::FfnIn(s) => {
@@ -235,7 +235,8 @@ fn dispatches<'a>(cx: &Cx<'a>, stage: &'a Stage) -> Vec<Dispatch<'a>> {
     match stage {
         Stage::Embed(s) => embed::dispatches(cx, s),
         Stage::AttnIn(s) => attn_in::dispatches(cx, s),
-        Stage::LatentIn(_) | Stage::HeadProj(_) => unreachable!("the plan rejects it"),
+        Stage::LatentIn(s) => latent_in::dispatches(cx, s),
+        Stage::HeadProj(s) => latent_in::head_proj(cx, s),
         Stage::Attend(s) => attend::dispatches(cx, s),
         Stage::ProjIn(s) => proj_in::dispatches(cx, s),
         Stage::Conv(s) => conv::dispatches(cx, s),
@@ -300,7 +301,7 @@ enum Grid {
     /// One per run of rows of a sequence, times `x`.
     Runs { x: u32 },
     /// One per tile of the kernel's size, over rows of a weight and of the step, for each of `experts`
-    /// experts. A row is routed to `chosen[0]` of `chosen[1]` experts.
+    /// experts or heads. A row is routed to `chosen[0]` of `chosen[1]` experts, or has a part for each head.
     Experts { of_weight: u32, experts: u32, chosen: [usize; 2] },
     /// A single workgroup.
     Once,

@@ -38,7 +38,7 @@ pub struct UploadedRows {
     pub at: u64,
     /// Number of bytes, a multiple of 16.
     pub bytes: u64,
-    /// True if the buffer holds the weights of several experts.
+    /// True if the buffer holds the weights of several experts or heads.
     is_joined: bool,
 }
 
@@ -46,7 +46,7 @@ impl UploadedRows {
     /// The buffer of a part that shares it with no other part.
     ///
     /// # Panics
-    /// Panics for a part of an expert: no other layer uses these weights.
+    /// Panics for a part of an expert or head: no other layer uses these weights.
     pub fn alone(&self) -> &Buffer {
         assert!(!self.is_joined, "the weights of an expert are used by no other layer");
         &self.buffer

@@ -6,6 +6,7 @@ use crate::cuda::attend::{self, Cut};
 use crate::cuda::bases::Bases;
 use crate::cuda::driver::{Driver, Limits};
 use crate::cuda::kv::{self, KvLayout};
+use crate::cuda::latent_in::HeadTables;
 use crate::cuda::lower::Lowered;
 use crate::cuda::memory::Memory;
 use crate::cuda::mixture::Mixture;
@@ -55,6 +56,7 @@ pub fn alloc<A: Allocator + ?Sized>(
     let products = on.buffer("intermediate products", 4 * (products * p.limits.rows) as u64)?;
     let bases = Bases::new(on, p)?;
     let mixture = Mixture::new(on, p, limits, shapes)?;
+    let heads = HeadTables::new(on, p)?;
     let raw = p.kvs.iter().map(|decl| kv::raw_bytes(decl, p.limits.rows)).max().unwrap_or(0);
     let raw = on.buffer("new keys and values", raw)?;
     let splits = split_bytes(p, limits, shapes);
@@ -86,6 +88,7 @@ pub fn alloc<A: Allocator + ?Sized>(
         rounded,
         bases,
         mixture,
+        heads,
         ropes,
         step,
         partial: partial?,
@@ -113,5 +116,6 @@ pub fn fill(
         driver.write(params.cos_sin, bytemuck::cast_slice(&table))?;
     }
     memory.bases.fill(driver, p)?;
+    memory.heads.fill(driver, p, weights)?;
     memory.mixture.fill(driver, p, weights, in_place)
 }

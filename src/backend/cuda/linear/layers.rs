@@ -1,7 +1,7 @@
 //! Layers of one input, each multiplied on its own, as the `logits` stage does.
 
 use super::geometry::Work;
-use super::{Input, add_macs, kernels, launches, prepares, together};
+use super::{Input, add_macs, kernels, launches_from, prepares, together};
 use crate::Macs;
 use crate::cuda::cx::{Cx, Place};
 use crate::cuda::driver::{Launch, Limits};
@@ -19,6 +19,8 @@ pub struct Layers<'a> {
     /// Each with the location of its output.
     pub layers: Vec<(&'a Linear, Place)>,
     pub input: Input<'a>,
+    /// Location of the rows, if they are not those of the input's buffer.
+    pub from: Option<Place>,
     pub soft_cap: Option<f32>,
 }
 
@@ -43,7 +45,8 @@ impl Layers<'_> {
             soft_cap: self.soft_cap.unwrap_or(0.0),
             reserved: 0,
         };
-        launches(cx, "logits", layers[0].0, &self.input, work, params)
+        let x = cx.address(self.from.unwrap_or(Place::Buf(self.input.x)));
+        launches_from(cx, "logits", layers[0].0, (&self.input, x), work, params)
     }
 }
 

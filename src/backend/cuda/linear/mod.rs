@@ -11,7 +11,7 @@ pub mod shared;
 
 use super::alloc::Allocator;
 use super::cx::{Cx, words};
-use super::driver::{Launch, Limits};
+use super::driver::{Address, Launch, Limits};
 use super::hadamard;
 pub use super::input::{Input, norm};
 use super::kernel_name::KernelName;
@@ -92,6 +92,18 @@ pub fn launches<T: bytemuck::Pod>(
     work: Work,
     params: impl FnOnce(InputParams) -> T,
 ) -> Vec<Launch> {
+    launches_from(cx, stage, linear, (input, cx.buf(input.x)), work, params)
+}
+
+/// The same for rows at another address than those of the input's buffer.
+pub fn launches_from<T: bytemuck::Pod>(
+    cx: &Cx<'_>,
+    stage: &'static str,
+    linear: &Linear,
+    (input, x): (&Input<'_>, Address),
+    work: Work,
+    params: impl FnOnce(InputParams) -> T,
+) -> Vec<Launch> {
     let w = &cx.weights[linear.w.0 as usize];
     let products = Products::of(w.ty, linear.act).expect("it was uploaded");
     let rows = match input.rows {
@@ -105,7 +117,7 @@ pub fn launches<T: bytemuck::Pod>(
     let (x, in_norm) = match (&prepare, linear.basis) {
         (Some(_), Some(_)) => (cx.memory.bases.prepared, None),
         (Some(_), None) => (cx.memory.bases.prepared, linear.norm.as_ref()),
-        (None, _) => (cx.buf(input.x), input.norm.or(linear.norm.as_ref())),
+        (None, _) => (x, input.norm.or(linear.norm.as_ref())),
     };
     let matmul = Matmul::choose(products, cx.limits, w.cols, rows);
     let problem =

@@ -10,7 +10,7 @@ use minijinja::value::Value;
 use minijinja::{Environment, UndefinedBehavior, context, filters};
 
 use super::cache::hash;
-use super::kv::{Codec, KernelForm, codecs};
+use super::kv::{self, Codec, KernelForm, codecs};
 use super::text::wgsl;
 use super::weight::WEIGHT_FORMATS;
 
@@ -35,6 +35,10 @@ pub const MAX_STATE_DIM: usize = 256;
 /// Rows of weights and of the step in a tile.
 const TILE: u32 = 32;
 
+/// Pairs of elements per thread in attention with the longest heads.
+#[cfg(test)]
+const MOST_OWN: u32 = (kv::MAX_PLAIN_DIM as u32).div_ceil(2 * THREADS);
+
 /// Kernels and shared code. Weight types and codecs have their own registries.
 const FILES: &[(&str, &str)] = &[
     ("conv.wgsl", wgsl!("../shaders/conv.wgsl")),
@@ -48,6 +52,7 @@ const FILES: &[(&str, &str)] = &[
     ("post_norm.wgsl", wgsl!("../shaders/post_norm.wgsl")),
     ("attn_in.wgsl", wgsl!("../shaders/attn_in.wgsl")),
     ("append.wgsl", wgsl!("../shaders/append.wgsl")),
+    ("latent_in.wgsl", wgsl!("../shaders/latent_in.wgsl")),
     ("project.wgsl", wgsl!("../shaders/project.wgsl")),
     ("attend.wgsl", wgsl!("../shaders/attend.wgsl")),
     ("attend_tile.wgsl", wgsl!("../shaders/attend_tile.wgsl")),
@@ -124,6 +129,13 @@ pub enum Kernel {
         /// True if it is a layer of many experts.
         experts: bool,
     },
+    /// The products of heads with a matrix each.
+    HeadProj {
+        /// Weight type.
+        ty: &'static str,
+        /// Rows of the step per workgroup.
+        rows: u32,
+    },
     /// Chooses the experts of each row.
     Route,
     /// Sorts rows by expert.
@@ -138,11 +150,13 @@ pub enum Kernel {
     AttnIn(KvForm),
     /// Encodes full pages with a codec.
     Append(KvForm),
+    /// Finishes queries and stores keys of latent attention.
+    LatentIn(KvForm),
     /// Projects queries for keys with signs.
     Project,
     /// Attention, by the codecs of keys and values and the pairs of elements per thread. With `ahead`, rows
-    /// see later positions; neither codec may be windowed then.
-    Attend { k: KvForm, v: KvForm, own: u32, ahead: bool },
+    /// see later positions; neither codec may be windowed then. With `latent`, keys are also the values.
+    Attend { k: KvForm, v: KvForm, own: u32, ahead: bool, latent: bool },
     /// Attention over tiles of rows, by the codecs and the vectors of 4 elements per thread.
     AttendTile { k: KvForm, v: KvForm, quads: u32, ahead: bool },
     /// Merges the splits of attention, and may rotate the output back.
@@ -191,14 +205,22 @@ impl Kernel {
                     all.extend(is_of_experts.then_some(of_experts));
                 }
             }
+            let of_heads = ROWS.map(|rows| Self::HeadProj { ty, rows });
+            all.extend(of_heads.into_iter().filter(|_| !format.ints));
         }
         for Codec { codec: k, form, .. } in codecs() {
             all.push(Self::AttnIn(k));
             all.extend(form.is_windowed().then_some(Self::Append(k)));
+            if let KernelForm::Elements(_) = form {
+                all.push(Self::LatentIn(k));
+                let of = |own| Self::Attend { k, v: k, own, ahead: false, latent: true };
+                all.extend([1, 2, MOST_OWN].map(of));
+                all.push(Self::Attend { k, v: k, own: MOST_OWN, ahead: false, latent: false });
+            }
             for v in codecs().filter(|v| !v.form.is_for_keys()).map(|v| v.codec) {
                 let is_windowed = form.is_windowed() || codec(v).form.is_windowed();
                 for ahead in [false, true].into_iter().filter(|ahead| !(*ahead && is_windowed)) {
-                    all.extend([1, 2].map(|own| Self::Attend { k, v, own, ahead }));
+                    all.extend([1, 2].map(|own| Self::Attend { k, v, own, ahead, latent: false }));
                     all.extend([1, 2, 4, 8].map(|quads| Self::AttendTile { k, v, quads, ahead }));
                 }
             }
@@ -216,6 +238,7 @@ impl Kernel {
                 let ints = if ints { "__ints" } else { "" };
                 format!("{of}{stage}__{ty}{ints}__{rows}")
             }
+            Self::HeadProj { ty, rows } => format!("head_proj__{ty}__{rows}"),
             Self::Route => "route".to_owned(),
             Self::Group => "group".to_owned(),
             Self::Mix => "mix".to_owned(),
@@ -225,8 +248,10 @@ impl Kernel {
             Self::Hadamard => "hadamard".to_owned(),
             Self::AttnIn(codec) => format!("attn_in__{}", name_of(codec)),
             Self::Append(codec) => format!("append__{}", name_of(codec)),
+            Self::LatentIn(codec) => format!("latent_in__{}", name_of(codec)),
             Self::Project => "project".to_owned(),
-            Self::Attend { k, v, own, ahead } => {
+            Self::Attend { k, own, latent: true, .. } => format!("attend_latent__{}__{own}", name_of(k)),
+            Self::Attend { k, v, own, ahead, latent: false } => {
                 let ahead = if ahead { "__ahead" } else { "" };
                 format!("attend__{}__{}__{own}{ahead}", name_of(k), name_of(v))
             }
@@ -260,7 +285,7 @@ impl Kernel {
             Self::Embed(_) => &[R, R, R, R, W],
             Self::Input { .. } => &[R, R, R, W, W],
             Self::Linear { experts: true, .. } => &[R, R, R, R, R, W, R, R],
-            Self::Linear { .. } => &[R, R, R, R, R, W],
+            Self::Linear { .. } | Self::HeadProj { .. } => &[R, R, R, R, R, W],
             Self::Route => &[R, R, W, R],
             Self::Group => &[R, W],
             Self::Mix => &[R, R, R, W],
@@ -270,6 +295,7 @@ impl Kernel {
             Self::Hadamard => &[R, R, R, R, W],
             Self::AttnIn(_) => &[R, R, R, R, W, W, W, W],
             Self::Append(_) => &[R, W, W, W],
+            Self::LatentIn(_) => &[R, R, R, R, W, W],
             Self::Project => &[R, R, W],
             Self::Attend { k, .. } if keeps_signs(k) => &[R, R, R, R, R, W, W, R],
             Self::Attend { .. } => &[R, R, R, R, R, W, W],
@@ -292,8 +318,8 @@ impl Kernel {
     /// Rows of weights, and of the step, per workgroup.
     pub fn tile(self) -> [u32; 2] {
         match self {
-            Self::Linear { rows: TILE, .. } => [TILE; 2],
-            Self::Linear { rows, .. } => [THREADS / LANES, rows],
+            Self::Linear { rows: TILE, .. } | Self::HeadProj { rows: TILE, .. } => [TILE; 2],
+            Self::Linear { rows, .. } | Self::HeadProj { rows, .. } => [THREADS / LANES, rows],
             Self::Conv | Self::ConvTail => [self.threads(), 1],
             Self::Mix | Self::DeltaTail | Self::Gate { .. } | Self::SplitGate | Self::TokenTypes => {
                 [self.threads(), 1]
@@ -310,7 +336,8 @@ impl Kernel {
             Self::DeltaTail | Self::Gate { .. } | Self::SplitGate => 256,
             Self::Delta | Self::Mamba => 128,
             Self::MambaGate => 256,
-            Self::Linear { .. } | Self::AttnIn(_) | Self::Append(_) | Self::Project => THREADS,
+            Self::Linear { .. } | Self::HeadProj { .. } | Self::Project => THREADS,
+            Self::AttnIn(_) | Self::Append(_) | Self::LatentIn(_) => THREADS,
             Self::Attend { .. } | Self::AttendTile { .. } | Self::AttendMerge { .. } => THREADS,
         }
     }
@@ -326,24 +353,39 @@ impl Kernel {
             Self::Linear { stage, ty, ints, rows, experts: _ } => {
                 ("linear", context! { stage, type => ty, ints, rows, tiled => rows == TILE })
             }
+            Self::HeadProj { ty, rows } => (
+                "linear",
+                context! { stage => "logits", type => ty, ints => false, rows, tiled => rows == TILE },
+            ),
             Self::Route => ("experts", context! { part => "route", most_experts => MAX_EXPERTS }),
             Self::Group => ("experts", context! { part => "group" }),
             Self::Mix => ("experts", context! { part => "mix" }),
             Self::TokenTypes => ("token_types", context! {}),
             Self::PostNorm(form) => ("post_norm", context! { form }),
             Self::Hadamard => ("hadamard", context! { most_span => MAX_SPAN }),
-            Self::AttnIn(codec) => ("attn_in", context! { codec => of_codec(codec) }),
+            Self::AttnIn(form) => {
+                let most_head_dim = kv::most_head_dim(codec(form).form);
+                ("attn_in", context! { codec => of_codec(form), most_head_dim })
+            }
+            Self::LatentIn(form) => {
+                let most_head_dim = kv::most_head_dim(codec(form).form);
+                ("latent_in", context! { codec => of_codec(form), most_head_dim })
+            }
             Self::Append(codec) => ("append", context! { codec => of_codec(codec) }),
             Self::Project => ("project", context! {}),
-            Self::Attend { k, v, own, ahead: _ } => {
+            Self::Attend { k, v, own, ahead: _, latent } => {
                 let (rotates, k, v) = (codec(v).form.rotates(), of_codec(k), of_codec(v));
-                ("attend", context! { merges => false, k, v, rotates, own })
+                let most_head_dim = (2 * THREADS * own).max(kv::MAX_HEAD_DIM as u32);
+                ("attend", context! { merges => false, k, v, rotates, own, latent, most_head_dim })
             }
             Self::AttendTile { k, v, quads, ahead: _ } => {
                 let (rotates, k, v) = (codec(v).form.rotates(), of_codec(k), of_codec(v));
                 ("attend_tile", context! { k, v, rotates, quads })
             }
-            Self::AttendMerge { rotates } => ("attend", context! { merges => true, rotates }),
+            Self::AttendMerge { rotates } => {
+                let most_head_dim = if rotates { kv::MAX_HEAD_DIM } else { kv::MAX_PLAIN_DIM };
+                ("attend", context! { merges => true, rotates, most_head_dim })
+            }
             Self::Conv => ("conv", context! { part => "rows" }),
             Self::ConvTail => ("conv", context! { part => "tail" }),
             Self::Mamba => ("mamba", context! { part => "scan" }),
@@ -359,12 +401,13 @@ impl Kernel {
         };
         let Caps { subgroups, packed, browser } = caps;
         let experts = matches!(self, Self::Linear { experts: true, .. });
+        let heads = matches!(self, Self::HeadProj { .. });
         let of_encoder = match self {
             Self::Attend { ahead, .. } | Self::AttendTile { ahead, .. } => ahead,
             _ => self == Self::TokenTypes,
         };
         let values = context! { subgroups, packed, browser, of_encoder, ..values };
-        let all = context! { threads => self.threads(), lanes => LANES, experts, ..values };
+        let all = context! { threads => self.threads(), lanes => LANES, experts, heads, ..values };
         let text = TEMPLATES.get_template(&format!("{file}.wgsl")).and_then(|template| template.render(all));
         text.unwrap_or_else(|err| panic!("{}: {err:#}", self.name()))
     }

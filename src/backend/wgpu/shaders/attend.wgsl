@@ -8,7 +8,8 @@
 // to `partial`, [rows, x, splits, 2 + head_dim], and a second kernel, also in this file (`merges`), merges
 // them. Reads the keys and values of the split once per 4 heads. Codes are not dequantised to memory: each is
 // looked up, and the product with the mean of a page's keys is the same for all its positions. Queries are
-// already rotated (attn_in.wgsl), and the output is rotated back.
+// already rotated (attn_in.wgsl), and the output is rotated back. In `latent` attention keys are also the
+// values, and `values` is not used.
 #if not merges
 #set reduce = [("reduce_max4", "vec4<f32>", "max4"), ("reduce_sum4", "vec4<f32>", "sum4")]
 #endif
@@ -122,7 +123,9 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
         let n = min(n_positions - page_at, PAGE_POSITIONS);
         let is_seen = thread >= start && thread < n;
         let key_page = key_page_to_read(row, page, heads.kv_head);
+#if not latent
         let value_page = value_page_to_read(row, page, heads.kv_head);
+#endif
         var with_mean = vec4(0.0);
 #if k.windowed
         if (!key_page.exact) {
@@ -156,7 +159,11 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
             let pair = thread + i * THREADS;
             if (2u * pair < head_dim) {
                 for (var p = start; p < n; p++) {
+#if latent
+                    let value = key_pair(key_page, p, pair);
+#else
                     let value = value_pair(value_page, p, pair);
+#endif
                     of_pairs[i][0] += weight[p] * value.x;
                     of_pairs[i][1] += weight[p] * value.y;
                 }

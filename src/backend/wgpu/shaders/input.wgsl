@@ -3,7 +3,8 @@
 //   n = (x - mean) * factor * weight + bias
 //   s = 127 / max(absmax(n), 1e-5), q = round_half_even(n s)
 //
-// A workgroup owns one row; if a row of the step has several, they are neighbours (x). For integer products,
+// A workgroup owns one row; if a row of the step has several, they are neighbours (x). Rows begin `pitch`
+// elements apart, and the first one at `first_at`. For integer products,
 // acts holds four int8 per word and quants has (s, sum of q) of each row; otherwise acts holds floats: n, or
 // q / s if the layer quantises to int8. Elements beyond the columns are 0.
 #set reduce = [
@@ -22,6 +23,8 @@ struct Params {
     stride: u32,
     int8: u32,
     of_outputs: u32,
+    first_at: u32,
+    pitch: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -58,7 +61,7 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
     if (params.of_outputs == 1u) {
         source_row = output_row(r);
     }
-    row_at = source_row * params.cols;
+    row_at = params.first_at + source_row * params.pitch;
     let norm = norm_of(params.norm, params.cols);
     var scale = 1.0;
     var broken = false;

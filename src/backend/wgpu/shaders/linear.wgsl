@@ -35,6 +35,16 @@ struct Params {
     // 1 if rows of acts are rows of the step, 0 if they are slots of the experts.
     gathers: u32,
 #endif
+#if heads
+    // Offset of the part of the dispatch's first head, and distance between heads, in vectors of 16 bytes.
+    first_at: u32,
+    apart: u32,
+    // First head of the dispatch, and number of heads, which are neighbours in acts.
+    first_head: u32,
+    n_heads: u32,
+    // Distance between the outputs of two heads.
+    head_cols: u32,
+#endif
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -92,6 +102,43 @@ fn factor() -> f32 {
 fn bias_at() -> u32 {
     return of_experts[expert].x;
 }
+
+fn out_at() -> u32 {
+    return params.out_at;
+}
+#elif heads
+// A workgroup has one head (z), whose matrix multiplies the head's part of every row.
+var<private> head: u32;
+
+fn choose_head(z: u32) {
+    head = params.first_head + z;
+    part_at = params.first_at + z * params.apart;
+}
+
+fn n_rows() -> u32 {
+    return step_rows();
+}
+
+// The row of acts of the r-th row, clamped to the last row.
+fn act_row(r: u32) -> u32 {
+    return min(r, n_rows() - 1u) * params.n_heads + head;
+}
+
+fn out_row(r: u32) -> u32 {
+    return r;
+}
+
+fn factor() -> f32 {
+    return params.factor;
+}
+
+fn bias_at() -> u32 {
+    return params.bias;
+}
+
+fn out_at() -> u32 {
+    return params.out_at + head * params.head_cols;
+}
 #else
 fn n_rows() -> u32 {
     if (params.of_outputs == 1u) {
@@ -115,6 +162,10 @@ fn factor() -> f32 {
 fn bias_at() -> u32 {
     return params.bias;
 }
+
+fn out_at() -> u32 {
+    return params.out_at;
+}
 #endif
 
 fn finished(sum: Acc, row: u32, r: u32) {
@@ -123,7 +174,7 @@ fn finished(sum: Acc, row: u32, r: u32) {
     if (bias_at() != ABSENT) {
         y += constants[bias_at() + of_weight];
     }
-    finish(params.out_at + out_row(r) * params.out_cols + of_weight, y);
+    finish(out_at() + out_row(r) * params.out_cols + of_weight, y);
 }
 
 #if ints
@@ -169,6 +220,8 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
         return;
     }
     choose_expert(workgroup.z);
+#elif heads
+    choose_head(workgroup.z);
 #endif
     var sums: array<Acc, ROWS>;
     if (row < params.w.rows) {
@@ -235,6 +288,8 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
         return;
     }
     choose_expert(workgroup.z);
+#elif heads
+    choose_head(workgroup.z);
 #endif
     let across = thread % 8u;
     let down = thread / 8u;

@@ -54,7 +54,7 @@ struct Side {
     scale_ones: vec2<u32>,
 }
 
-const MAX_HEAD_DIM: u32 = 256u;
+const MAX_HEAD_DIM: u32 = #{most_head_dim|default(256)}u;
 // Elements of a chunk of codes, which takes as many words as a code has bits.
 const CHUNK: u32 = 32u;
 const NO_PAGE: u32 = 0xffffffffu;
