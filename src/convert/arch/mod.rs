@@ -1,6 +1,7 @@
 //! Tables of the supported architectures: tensors with their names, shapes and conversions, in Hugging Face's
 //! order. The forms of Llama and its relatives are here, others in files of their own.
 
+mod drafts;
 mod encoders;
 mod latent;
 mod mamba;
@@ -9,6 +10,7 @@ use serde_json::Value as Json;
 
 use super::ConvertError;
 use super::config::Config;
+use super::drafts::DraftKind;
 use super::recurrent::Recurrent;
 
 /// Change to a tensor's elements.
@@ -65,6 +67,14 @@ pub enum Dim {
     Hidden,
     /// An embedding and a row of the residual stream, one after the other.
     EmbeddingAndHidden,
+    /// Width of the residual stream of the model that a checkpoint drafts for.
+    ModelHidden,
+    /// An embedding and a row of that model.
+    TwoModelHidden,
+    /// Rows of three layers of that model.
+    ThreeModelHidden,
+    /// Rows of the head of a checkpoint that drafts.
+    DraftVocab,
     /// Query heads x head length.
     Q,
     /// KV heads x head length.
@@ -255,6 +265,8 @@ pub struct Architecture {
     pub dense: bool,
     /// True if the linear weights are always master weights, although the configuration does not say so.
     pub masters: bool,
+    /// Set if a checkpoint drafts for another model.
+    pub drafts: Option<DraftKind>,
 }
 
 /// RoPE keys that are written to a file.
@@ -779,6 +791,7 @@ const LLAMA: Architecture = Architecture {
     encoder: false,
     dense: false,
     masters: false,
+    drafts: None,
 };
 
 const BITNET: Architecture = Architecture {
@@ -828,6 +841,18 @@ const GEMMA3: Architecture = Architecture {
     ..LLAMA
 };
 
+/// Defaults of Gemma4TextConfig.
+const GEMMA4_DEFAULTS: &[(&str, f64)] = &[
+    ("rms_norm_eps", 1e-6),
+    ("num_attention_heads", 8.0),
+    ("num_key_value_heads", 4.0),
+    ("head_dim", 256.0),
+    ("global_head_dim", 512.0),
+    ("max_position_embeddings", 131072.0),
+    ("sliding_window", 512.0),
+    ("hidden_size_per_layer_input", 256.0),
+];
+
 const OLMO2: Architecture = Architecture {
     classes: &["Olmo2ForCausalLM"],
     name: |config| gated(config, &["silu"], "olmo2"),
@@ -853,7 +878,13 @@ const COMMAND_R: Architecture = Architecture {
 
 /// Every architecture that can be converted.
 fn all() -> impl Iterator<Item = &'static Architecture> {
-    let families = [ARCHITECTURES, latent::ARCHITECTURES, mamba::ARCHITECTURES, encoders::ARCHITECTURES];
+    let families = [
+        ARCHITECTURES,
+        latent::ARCHITECTURES,
+        mamba::ARCHITECTURES,
+        encoders::ARCHITECTURES,
+        drafts::ARCHITECTURES,
+    ];
     families.into_iter().flatten()
 }
 
@@ -1054,17 +1085,7 @@ static ARCHITECTURES: &[Architecture] = &[
         name: gemma4,
         globals: GEMMA4_GLOBALS,
         layer: &[GEMMA4_LAYER, MLP],
-        // Defaults of Gemma4TextConfig.
-        defaults: &[
-            ("rms_norm_eps", 1e-6),
-            ("num_attention_heads", 8.0),
-            ("num_key_value_heads", 4.0),
-            ("head_dim", 256.0),
-            ("global_head_dim", 512.0),
-            ("max_position_embeddings", 131072.0),
-            ("sliding_window", 512.0),
-            ("hidden_size_per_layer_input", 256.0),
-        ],
+        defaults: GEMMA4_DEFAULTS,
         windows: Some(6),
         ..GEMMA3
     },
