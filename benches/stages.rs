@@ -59,7 +59,8 @@ fn layer() -> (Program, Vec<HostTensor>) {
         Norm { kind: NormKind::Rms, weight, bias: None, eps: 1e-5 }
     };
     let inv_freq = (0..HEAD_DIM / 2).map(|i| 500_000.0_f64.powf(-2.0 * i as f64 / HEAD_DIM as f64)).collect();
-    let rope = Some(p.rope(Rope { style: RopeStyle::Halves, inv_freq, magnitude: 1.0, axes: None }));
+    let rope =
+        Some(p.rope(Rope { style: RopeStyle::Halves, inv_freq, magnitude: 1.0, axes: None, ahead: 0 }));
     let f16 = kv_by_name("f16").expect("a codec of the registry");
     let kv = p.kv(KvDecl {
         n_kv_heads: N_KV_HEADS,

@@ -223,6 +223,30 @@ pub trait Backend: Send {
     /// As [`plan`](Self::plan), and [`BackendError::OutOfMemory`].
     fn compile(&mut self, p: &Program, weights: &[WeightId]) -> Result<Exec, BackendError>;
 
+    /// True if a program can read the KV caches of another one
+    /// ([`compile_reading`](Self::compile_reading)).
+    fn shares_caches(&self) -> bool {
+        false
+    }
+
+    /// As [`compile`](Self::compile), for a program that declares all KV caches of program `of`, with the
+    /// same numbers, and writes none of them: it uses those of `of`, and has no pages of its own. Declarations
+    /// may differ in their sliding windows.
+    ///
+    /// # Errors
+    /// As [`compile`](Self::compile).
+    ///
+    /// # Panics
+    /// If the backend does not [share caches](Self::shares_caches).
+    fn compile_reading(
+        &mut self,
+        _p: &Program,
+        _weights: &[WeightId],
+        _of: Exec,
+    ) -> Result<Exec, BackendError> {
+        unreachable!("backend {} does not share caches", self.name())
+    }
+
     /// Queues one run; never allocates, and waits only if it does not [return early](Self::returns_early).
     ///
     /// # Errors

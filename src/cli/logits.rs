@@ -9,6 +9,7 @@ use clap::Args;
 use super::model_args::ModelArgs;
 use super::npy::NpyWriter;
 use super::out_file::{Partial, go_on};
+use super::speculation_args::with_file;
 use super::{CliError, input, report};
 use crate::engine::{EngineOptions, Mtp, Session};
 
@@ -40,6 +41,10 @@ pub struct LogitsArgs {
     /// token there and the model's row of position p - 1
     #[arg(long, conflicts_with = "each")]
     mtp: bool,
+    /// GGUF file of an MTP block, an EAGLE-3 head or an assistant that was made for the model, for --mtp
+    /// (also -md). Logits of tokens that a head does not have are negative infinity
+    #[arg(long, value_name = "FILE", requires = "mtp")]
+    model_draft: Option<PathBuf>,
 }
 
 impl LogitsArgs {
@@ -54,6 +59,7 @@ impl LogitsArgs {
         let (mtp, drafts) = if self.mtp { (Mtp::Needed, 1) } else { (Mtp::Off, 0) };
         let options = self.model.options(Some(longest))?;
         let options = EngineOptions { outputs: OUTPUTS, mtp, drafts, ..options };
+        let options = with_file(self.model_draft.as_deref(), options)?;
         let engine = self.model.load(&self.model.source()?, &options)?;
         let unwritable = |err| format!("{}: {err}", self.output.display());
         let cancel = Arc::new(AtomicBool::new(false));

@@ -140,6 +140,7 @@ fn way_out(err: &(dyn Error + 'static)) -> Option<[&'static str; 3]> {
 const RENAMED: &[(&str, &str)] = &[
     ("EngineOptions::batch", "--batch-size"),
     ("EngineOptions::drafts", "--draft-max"),
+    ("EngineOptions::draft_head", "--draft-head"),
     ("EngineOptions::mtp", "--spec-type"),
     ("EngineOptions::n_ctx", "--ctx-size"),
     ("EngineOptions::n_seqs", "--parallel"),

@@ -70,7 +70,7 @@ pub fn load(
     let cancel = Arc::new(AtomicBool::new(false));
     cancel_on_ctrl_c(&cancel)?;
     let options = EngineOptions { n_seqs, mmproj, ..model.options(context.n_ctx())? };
-    let options = speculation.with_drafts(options);
+    let options = speculation.with_drafts(options)?;
     let drafting = speculation.load(model, &options)?;
     let opened = model.open(source, &options)?;
     let (opened, options) = opened.fitted(options, &context.fit)?;

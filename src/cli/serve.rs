@@ -257,13 +257,11 @@ impl ServeArgs {
             kv_positions: self.kv_positions,
             ..options
         };
-        let options = speculation.with_drafts(options);
-        let widens = self.is_in_process
-            && parallel.is_none()
-            && self.kv_positions.is_none()
-            // A draft model has as many sequences.
-            && options.drafts == 0;
+        let widens = self.is_in_process && parallel.is_none() && self.kv_positions.is_none();
         move || {
+            let options = speculation.with_drafts(options.clone())?;
+            // A draft model has as many sequences.
+            let widens = widens && options.drafts == 0;
             let drafting = speculation.load(&model, &options)?;
             let mmproj = mmproj.mmproj(&source)?;
             let opened = model.open(&source, &options)?;

@@ -102,7 +102,9 @@ impl Config {
         if !whole.is_object() {
             return Err(ConvertError::file(&path, "want a JSON object"));
         }
-        let text = whole.get("text_config").filter(|text| text.is_object()).unwrap_or(&whole).clone();
+        // The second is the name of speculators.
+        let nested = ["text_config", "transformer_layer_config"].iter().find_map(|key| whole.get(*key));
+        let text = nested.filter(|text| text.is_object()).unwrap_or(&whole).clone();
         Ok(Self { path, whole, text, defaults: &[] })
     }
 

@@ -22,11 +22,17 @@ pub struct Layered {
 }
 
 impl Layered {
-    /// Reads the configuration of `n_layers` layers, of which local ones have `n_kv_heads` KV heads.
+    /// Reads the configuration of `n_layers` layers, of which local ones have `n_kv_heads` KV heads. If the
+    /// model is an `assistant`, no layer has a cache of its own, and there is no embedding per layer.
     ///
     /// # Errors
     /// [`ConvertError::File`] for a key that is missing or invalid.
-    pub fn read(config: &Config, n_layers: usize, n_kv_heads: usize) -> Result<Self, ConvertError> {
+    pub fn read(
+        config: &Config,
+        n_layers: usize,
+        n_kv_heads: usize,
+        assistant: bool,
+    ) -> Result<Self, ConvertError> {
         let slides = kinds(config, n_layers)?;
         let head_dim = config.require(&["global_head_dim"])?;
         let shares_values = config.bool(&["attention_k_eq_v"]) == Some(true);
@@ -34,6 +40,7 @@ impl Layered {
         const SHARED: &str = "num_kv_shared_layers";
         let shared = config.get(&[SHARED]).map_or(Some(0), Json::as_u64).map(|shared| shared as usize);
         let n_own = shared.and_then(|shared| n_layers.checked_sub(shared)).filter(|own| *own > 0);
+        let n_own = if assistant { Some(0) } else { n_own };
         let want = format!("a number below the {n_layers} layers");
         let n_own = n_own.ok_or_else(|| config.wrong(SHARED, &want, config.get(&[SHARED])))?;
         const INPUT: &str = "hidden_size_per_layer_input";
@@ -43,7 +50,7 @@ impl Layered {
             global: (head_dim, global_heads.unwrap_or(n_kv_heads)),
             n_own,
             doubles: config.bool(&["use_double_wide_mlp"]) == Some(true),
-            layer_input: if has_none { 0 } else { config.require(&[INPUT])? },
+            layer_input: if has_none || assistant { 0 } else { config.require(&[INPUT])? },
         })
     }
 
@@ -91,7 +98,9 @@ impl Layered {
         set("rope.dimension_count", count(self.global.0));
         set("rope.dimension_count_swa", count(head_dim));
         set("attention.shared_kv_layers", count(n_layers - self.n_own));
-        set("embedding_length_per_layer_input", count(self.layer_input));
+        if self.n_own > 0 {
+            set("embedding_length_per_layer_input", count(self.layer_input));
+        }
         let slides: Vec<Value> = self.slides.iter().map(|slides| Value::Bool(*slides)).collect();
         set("attention.sliding_window_pattern", Array::from_values(ValueType::Bool, &slides).into());
     }

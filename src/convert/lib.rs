@@ -11,6 +11,7 @@ mod arch;
 mod card;
 mod checkpoint;
 mod config;
+mod drafts;
 mod hybrid;
 mod latent;
 mod layered;
@@ -33,6 +34,7 @@ use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
+use bytes::Bytes;
 use ggml_types::{HostTensor, QuantType, Ternary, types};
 use regex::Regex;
 use serde_json::Value as Json;
@@ -40,6 +42,7 @@ use serde_json::Value as Json;
 use arch::Architecture;
 use checkpoint::Checkpoint;
 use config::Config;
+use drafts::Drafts;
 use shape::Shape;
 use sterna_gguf::{Array, Metadata, TensorInfo, type_named};
 use sterna_quantize::{Override, QuantizeError, QuantizeOptions, Quantizer, Recipe, TensorSource};
@@ -172,6 +175,8 @@ struct Model {
     checkpoint: Checkpoint,
     metadata: Metadata,
     made: Vec<OutputTensor>,
+    /// Bytes of the tensors of integers, which come after those.
+    integers: Vec<Bytes>,
     infos: Vec<TensorInfo>,
 }
 
@@ -205,10 +210,17 @@ impl Converter {
                     format!("want rows and columns, found {other:?}"),
                 ));
             }
+            // The model lends it.
+            None if arch.drafts.is_some() => config.require(&["vocab_size"])?,
             None => return Err(ConvertError::tensor(embedding, "is missing")),
         };
         let has_mtp = named.get(tensors::MTP).is_some();
-        let shape = Shape { has_mtp, ..Shape::read(&config, arch, rows)? };
+        let drafts = arch.drafts.map(|kind| Drafts::read(kind, &config, &named, rows)).transpose()?;
+        let shape = Shape { has_mtp, drafts, ..Shape::read(&config, arch, rows)? };
+        let integers = match drafts {
+            Some(drafts) => drafts::tokens_of_rows(&mut named, &checkpoint, drafts.n_head, rows)?,
+            None => None,
+        };
         let mut notes: Vec<String> = checkpoint.note().into_iter().collect();
         // Models with such norms are rounded by BitNet's rule, although their configurations do not say so.
         let has_input_norms = named.get(&format!("{}0.mlp.up_proj.norm.weight", arch.layers)).is_some();
@@ -242,18 +254,24 @@ impl Converter {
         let cut = arch.globals[0].change == arch::Change::CutVocab;
         let pre = options.tokenizer_pre;
         let request = tokenizer::Request { folder, config: &config, rows, cut, pre };
-        let n_tokens = tokenizer::write(&request, &mut metadata, &mut notes)?;
+        let n_tokens = match arch.drafts.is_some() && !drafts::has_vocabulary(folder) {
+            // The model has one.
+            true => rows,
+            false => tokenizer::write(&request, &mut metadata, &mut notes)?,
+        };
         made.iter_mut().for_each(|made| made.cut_rows(n_tokens));
         if cut && n_tokens < rows {
             notes.push(format!("{} rows of the embedding have no token and are left out", rows - n_tokens));
         }
-        let infos: Vec<TensorInfo> = made.iter().map(|made| made.info.clone()).collect();
+        let mut infos: Vec<TensorInfo> = made.iter().map(|made| made.info.clone()).collect();
         let n_experts = shape.experts.map(|(n, _, _)| n);
         if metadata.str("general.size_label").ok().flatten() == Some("") {
             metadata.set("general.size_label", metadata::size_label(&infos, n_experts));
         }
         drop(named);
-        let model = Model { checkpoint, metadata, made, infos };
+        let (info, integers): (Vec<TensorInfo>, Vec<Bytes>) = integers.into_iter().unzip();
+        infos.extend(info);
+        let model = Model { checkpoint, metadata, made, integers, infos };
         let options = model.options(options, &mut notes)?;
         Ok(Self { model, options, notes })
     }
@@ -288,6 +306,10 @@ impl TensorSource for Model {
 
     fn tensor(&self, at: usize) -> Result<HostTensor, QuantizeError> {
         self.made[at].make(&self.checkpoint).map_err(|(name, detail)| QuantizeError::Source { name, detail })
+    }
+
+    fn integers(&self, at: usize) -> Result<Bytes, QuantizeError> {
+        Ok(self.integers[at - self.made.len()].clone())
     }
 }
 

@@ -179,6 +179,9 @@ pub fn write(
             set(to, Value::F32(from as f32));
         }
     }
+    if let Some(drafts) = &shape.drafts {
+        drafts.write(config, shape.n_layers, notes, &mut set)?;
+    }
     if let Some(layered) = &shape.layered {
         layered.write([shape.ffn.unwrap_or(0), shape.n_kv_heads, shape.head_dim], &mut set);
     }

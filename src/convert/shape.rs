@@ -3,6 +3,7 @@
 use super::ConvertError;
 use super::arch::{Architecture, Dim};
 use super::config::Config;
+use super::drafts::{DraftKind, Drafts};
 use super::hybrid::Hybrid;
 use super::latent::Latent;
 use super::layered::Layered;
@@ -41,6 +42,8 @@ pub struct Shape {
     pub shared_ffn: Option<usize>,
     /// True if the checkpoint has a block for multi-token prediction (MTP) that is converted.
     pub has_mtp: bool,
+    /// Dimensions of the model that a checkpoint drafts for, if it does.
+    pub drafts: Option<Drafts>,
     /// Layers with a delta net, for architectures that have them.
     pub hybrid: Option<Hybrid>,
     /// Layers with a short convolution or Mamba-2, for architectures that have them.
@@ -221,7 +224,10 @@ impl Shape {
         let has_sparse = !arch.dense_first.is_empty() && !has_kinds;
         let sparse = has_sparse.then(|| Sparse::read(config, arch.softmax)).transpose()?;
         let has_layer_inputs = arch.globals.iter().any(|rule| rule.shape.contains(&Dim::LayerInputs));
-        let layered = has_layer_inputs.then(|| Layered::read(config, n_layers, n_kv_heads)).transpose()?;
+        let is_assistant = arch.drafts == Some(DraftKind::Assistant);
+        let has_layers_of_kinds = has_layer_inputs || is_assistant;
+        let layered = || Layered::read(config, n_layers, n_kv_heads, is_assistant);
+        let layered = has_layers_of_kinds.then(layered).transpose()?;
         // NomicBert gives the positions that it was trained with.
         let most = config.count(&["max_trained_positions"])?.unwrap_or(usize::MAX);
         let n_ctx = config.require(&["max_position_embeddings", "n_positions", "n_ctx"])?.min(most);
@@ -240,6 +246,7 @@ impl Shape {
             sparse,
             shared_ffn,
             has_mtp: false,
+            drafts: None,
             hybrid,
             recurrent,
             latent,
@@ -259,6 +266,10 @@ impl Shape {
         own
     }
 
+    fn model_width(&self) -> usize {
+        self.drafts.map_or(0, |drafts| drafts.model_width)
+    }
+
     fn layer_input(&self) -> usize {
         self.layered.as_ref().map_or(0, |layered| layered.layer_input)
     }
@@ -273,6 +284,10 @@ impl Shape {
             Dim::Vocab => self.vocab,
             Dim::Hidden => self.hidden,
             Dim::EmbeddingAndHidden => 2 * self.hidden,
+            Dim::ModelHidden => self.model_width(),
+            Dim::TwoModelHidden => 2 * self.model_width(),
+            Dim::ThreeModelHidden => 3 * self.model_width(),
+            Dim::DraftVocab => self.drafts.map_or(0, |drafts| drafts.n_head),
             Dim::Q => self.n_heads * self.head_dim,
             Dim::Kv => self.n_kv_heads * self.head_dim,
             Dim::Qkv => self.len(Dim::Q) + 2 * self.len(Dim::Kv),

@@ -88,7 +88,7 @@ pub const NOT_TEXT: [&str; 16] = [
 ];
 
 /// Prefixes of names, with their counterparts in a text model.
-const PREFIXES: [(&str, &str); 8] = [
+const PREFIXES: [(&str, &str); 9] = [
     ("language_model.model.", "model."),
     ("language_model.lm_head.", "lm_head."),
     ("model.language_model.", "model."),
@@ -97,6 +97,8 @@ const PREFIXES: [(&str, &str); 8] = [
     // A model without its head, such as an embedding model.
     ("embed_tokens.", "model.embed_tokens."),
     ("layers.", "model.layers."),
+    // The only layer of an EAGLE-3 head.
+    ("midlayer.", "model.layers.0."),
     ("norm.", "model.norm."),
 ];
 
@@ -169,7 +171,8 @@ impl<'a> NamedTensors<'a> {
         Some((name.to_owned(), self.checkpoint.get(name)?.clone()))
     }
 
-    fn take(&mut self, name: &str) -> Option<(String, Tensor)> {
+    /// Takes the tensor with this name.
+    pub fn take(&mut self, name: &str) -> Option<(String, Tensor)> {
         let name = self.by_name.remove(name)?;
         Some((name.to_owned(), self.checkpoint.get(name)?.clone()))
     }

@@ -31,6 +31,12 @@ pub enum Error {
         /// The fault.
         error: ModelError,
     },
+    /// A file that drafts for the model is damaged, or was made for another model.
+    #[error("the file that drafts for the model: {error}")]
+    Draft {
+        /// The fault.
+        error: ModelError,
+    },
     /// The vocabulary cannot be used.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),

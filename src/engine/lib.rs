@@ -59,7 +59,7 @@ pub use head::{HEAD_TYPES, HeadType};
 pub use load::{EngineOptions, memory, plan, program};
 pub use load::{FewLayers, fits, model};
 pub use logprobs::LogProbs;
-pub use mtp::Mtp;
+pub use mtp::{DraftHead, Mtp};
 pub use options::GenerateOptions;
 pub use pool::normalise;
 pub use rerank::{Pairs, cut};

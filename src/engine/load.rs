@@ -13,7 +13,7 @@ use super::handle::Engine;
 use super::handle::Shared;
 use super::head::HeadType;
 use super::key_stats;
-use super::mtp::{Block, Mtp};
+use super::mtp::{Block, DraftHead, Mtp};
 use super::pages::{Pages, SLOTS, Sliding, exact_pages_for, pages_for};
 use super::pool::{Pooler, RowNorm};
 use super::runner::{Runner, RunnerSlot};
@@ -21,11 +21,11 @@ use super::upload::{Checked, Progress, of_weight, upload};
 use super::vision::{Mmproj, Vision};
 use super::{act, head, mtp};
 use sterna_backend::{
-    self as backend, Backend, BackendError, DeviceMemory, DeviceOptions, Plan, WeightId, WeightRows,
+    self as backend, Backend, BackendError, DeviceMemory, DeviceOptions, Exec, Plan, WeightId, WeightRows,
 };
 use sterna_gguf::{Access, Gguf, GgufError, OpenOptions, Source};
 use sterna_model as model;
-use sterna_model::{Hyper, Model, MtpBlock, Options, Pooling};
+use sterna_model::{DraftBlock, Hyper, Model, Options, Pooling};
 use sterna_program::{ActQuant, KvWindow, Limits, Linear, Logits, Part, Program, Weight, WeightDecl};
 use sterna_tokenizer::{PreTokenizer, TokenizerOptions};
 
@@ -51,6 +51,12 @@ pub struct EngineOptions {
     /// Use of the multi-token prediction (MTP) block, for [`MtpDrafts`](super::MtpDrafts). Only with drafts;
     /// a block that is not used is not loaded.
     pub mtp: Mtp,
+    /// A file that drafts for the model in place of an MTP block in the model's own file: that block alone,
+    /// an EAGLE-3 head, or Gemma 4's assistant ([`DraftKind`](sterna_model::DraftKind)).
+    pub draft: Option<Arc<Gguf>>,
+    /// Tokens of the head of the MTP block, or of the file that drafts; `None` for all. The text does not
+    /// depend on it, but a token that the head does not have is never drafted.
+    pub draft_head: Option<DraftHead>,
     /// Maximum number of sequences with pages: sessions, or running sequences of a [`Batch`](super::Batch).
     pub n_seqs: usize,
     /// Positions in the KV cache for all sequences together; `None` is `n_ctx` for each of `n_seqs`. With
@@ -135,6 +141,8 @@ impl Default for EngineOptions {
             outputs: 1,
             drafts: 0,
             mtp: Mtp::Off,
+            draft: None,
+            draft_head: None,
             n_seqs: 1,
             kv_positions: None,
             checkpoints: None,
@@ -282,8 +290,9 @@ impl Engine {
         }
         let exec = backend.compile(&program, &ids)?;
         let threads = options.n_threads();
-        let block =
-            mtp.map(|mtp| load_block(&mut *backend, mtp, (&program, &ids), norm, threads)).transpose()?;
+        let block = mtp
+            .map(|mtp| load_block(&mut *backend, mtp, (&program, &ids, exec), norm, threads))
+            .transpose()?;
 
         notes.extend(backend.note());
         let (backend_name, device) = (backend.name(), backend.device());
@@ -321,21 +330,29 @@ impl Engine {
 /// that of the model's last layer.
 fn load_block(
     backend: &mut dyn Backend,
-    block: MtpBlock,
-    (trunk, ids): (&Program, &[WeightId]),
+    mut block: DraftBlock,
+    (trunk, ids, of_trunk): (&Program, &[WeightId], Exec),
     norm: RowNorm,
     threads: usize,
 ) -> Result<Block, Error> {
+    if block.form.reads_model {
+        // The bases of the model's keys may have been measured since.
+        let caches = block.program.kvs.iter_mut().zip(&trunk.kvs);
+        caches.for_each(|(own, of_model)| own.basis.clone_from(&of_model.basis));
+    }
     backend.prepare(&block.program)?;
     let mut own = Vec::with_capacity(block.weights.len());
-    for (tensor, decl) in block.weights.iter().cloned().zip(&block.program.weights) {
-        own.push(match mtp::shared(decl, trunk) {
+    for (at, (tensor, decl)) in block.weights.iter().cloned().zip(&block.program.weights).enumerate() {
+        own.push(match mtp::shared(&block, at, trunk) {
             Some(Weight(at)) => ids[at as usize],
             None => backend.upload_rows(&Checked { tensor, decl, threads }).map_err(of_weight)?,
         });
     }
-    let exec = backend.compile(&block.program, &own)?;
-    Block::new(exec, &block, norm)
+    let exec = match block.form.reads_model {
+        true => backend.compile_reading(&block.program, &own, of_trunk)?,
+        false => backend.compile(&block.program, &own)?,
+    };
+    Block::new(exec, &block, norm, trunk)
 }
 
 /// Loads the vision tower for a text model, on a backend of the same name or on the CPU.
@@ -384,14 +401,23 @@ fn plan_of(model: &Model, backend: &dyn Backend) -> Result<Plan, Error> {
         let Plan { kv_bytes, bufs_bytes, .. } = backend.plan(&key_stats::program(&model.program).0)?;
         plan.bufs_bytes = plan.bufs_bytes.saturating_add(kv_bytes).saturating_add(bufs_bytes);
     }
-    let Some(mtp) = &model.mtp else { return Ok(plan) };
-    let block = backend.plan(&mtp.program)?;
+    let Some(block) = &model.mtp else { return Ok(plan) };
+    let own = block_plan(block, model, backend)?;
     Ok(Plan {
-        weights_bytes: plan.weights_bytes + mtp::own_bytes(&mtp.program, &model.program, block.weights_bytes),
-        kv_bytes: plan.kv_bytes + block.kv_bytes,
-        bufs_bytes: plan.bufs_bytes + block.bufs_bytes,
+        weights_bytes: plan.weights_bytes + own.weights_bytes,
+        kv_bytes: plan.kv_bytes + own.kv_bytes,
+        bufs_bytes: plan.bufs_bytes + own.bufs_bytes,
         ..plan
     })
+}
+
+/// The plan of what a block needs in addition to the model.
+fn block_plan(block: &DraftBlock, model: &Model, backend: &dyn Backend) -> Result<Plan, Error> {
+    if block.form.reads_model && !backend.shares_caches() {
+        let missing = vec![format!("reading the KV cache of the model ({})", block.program.name)];
+        return Err(BackendError::Missing { backend: backend.name(), missing }.into());
+    }
+    Ok(mtp::own_plan(block, &model.program, backend.plan(&block.program)?))
 }
 
 /// The memory that a model would need on a backend, part by part, even if that much is not free.
@@ -405,8 +431,8 @@ pub fn memory(
 ) -> Result<Vec<DeviceMemory>, Error> {
     let (model, _) = build(gguf, options, |ty| backend.default_act_quant(ty))?;
     let mut devices = backend.memory(&model.program)?;
-    if let Some(mtp) = &model.mtp {
-        mtp::add_memory(&mut devices, backend.memory(&mtp.program)?, &mtp.program, &model.program);
+    if let Some(block) = &model.mtp {
+        mtp::add_memory(&mut devices, block, block_plan(block, &model, backend)?);
     }
     Ok(devices)
 }
@@ -503,10 +529,20 @@ fn build(
         limits.exact_pages = held + checkpoints * (window.newest_pages + 1);
     }
     let (wants_block, images) = (options.mtp != Mtp::Off && options.drafts > 0, options.mmproj.is_some());
-    let options_of_model = Options { limits, k, v, window, n_ctx, mtp: wants_block, images };
+    let draft = options.draft.as_ref().filter(|_| wants_block);
+    let of_own_file = wants_block && draft.is_none();
+    let options_of_model = Options { limits, k, v, window, n_ctx, mtp: of_own_file, images };
     let mut model = Model::build(gguf, hyper, &options_of_model)?;
+    if let Some(draft) = draft {
+        let block = DraftBlock::of_file(draft, &model, gguf, &options_of_model);
+        model.mtp = Some(block.map_err(|error| Error::Draft { error })?);
+    }
     if wants_block && options.mtp == Mtp::Needed && model.mtp.is_none() {
         return Err(mtp::none_loaded());
+    }
+    if let (Some(block), Some(head)) = (&mut model.mtp, &options.draft_head) {
+        let tokens = head.tokens(gguf.metadata(), model.hyper.n_vocab)?;
+        block.limit_head(&tokens).map_err(|error| Error::Draft { error })?;
     }
     key_stats::add_from_file(&mut model.program, gguf.metadata())?;
     if model.program.sees_ahead() || model.program.sees_whole_images() {
@@ -538,8 +574,14 @@ fn build(
     }
     head::retype(&mut model.program, &mut model.weights, options.head_type)?;
     act::round(&mut model.program, options.act_type, &rounding);
-    if let Some(MtpBlock { program, weights, .. }) = &mut model.mtp {
+    if let Some(DraftBlock { program, weights, form }) = &mut model.mtp {
         program.limits = Limits { sliding_pages: 0, states: 0, ..model.program.limits };
+        if form.reads_model {
+            program.limits.sliding_pages = model.program.limits.sliding_pages;
+            program.kvs.clone_from(&model.program.kvs);
+            // Its rows are one position before the newest, which is not in the window yet.
+            program.kvs.iter_mut().for_each(|kv| kv.sliding = kv.sliding.map(|window| window - 1));
+        }
         head::retype(program, weights, options.head_type)?;
         act::round(program, options.act_type, rounding);
     }

@@ -1,19 +1,23 @@
-//! Drafts by the model's own multi-token prediction (MTP) block: a second program with one layer, whose
-//! inputs are the model's normalised rows.
+//! Drafts from the model's own rows: by its multi-token prediction (MTP) block, or by a file made for it. A
+//! second program of a few layers, whose inputs are the model's normalised rows, or rows of three layers.
 //!
 //! After each step of the model, the block's keys and values of the same rows are written, in the same pages.
-//! Rows that are run again overwrite them, so rejected drafts leave no trace.
+//! Rows that are run again overwrite them, so rejected drafts leave no trace. Gemma 4's assistant has no keys
+//! and values: it reads the model's.
+
+use std::sync::Arc;
 
 use super::error::Error;
 use super::logprobs::LogProbs;
 use super::pool::RowNorm;
 use super::sequence::Sequence;
 use super::speculate::MtpDrafts;
-use sterna_backend::{Backend, DeviceMemory, Exec, KvPage, MemoryKind, MemoryPart};
-use sterna_model::MtpBlock;
-use sterna_program::{Buf, PAGE, PageTable, Program, Row, Sampling, Step, Weight, WeightDecl};
+use sterna_backend::{Backend, DeviceMemory, Exec, KvPage, MemoryKind, MemoryPart, Plan};
+use sterna_gguf::{Metadata, Value};
+use sterna_model::{DraftBlock, DraftForm, Fusion};
+use sterna_program::{Buf, PAGE, PageTable, Program, Row, Sampling, Stage, Step, Weight, WeightDecl};
 
-/// Use of a model's MTP block.
+/// Use of a model's MTP block, or of the file that [drafts](super::EngineOptions::draft) for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mtp {
     /// It is not loaded.
@@ -25,28 +29,88 @@ pub enum Mtp {
     Needed,
 }
 
+/// Tokens of a head that drafts: a head of 150,000 and more words takes longer than the block, and most of
+/// its words are rare.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DraftHead {
+    /// The first tokens of the vocabulary, which a tokenizer trained by merges ranks as the most frequent,
+    /// and all control and user-defined tokens.
+    First(usize),
+    /// These tokens.
+    Tokens(Arc<[u32]>),
+}
+
+impl DraftHead {
+    /// The tokens in ascending order, for a vocabulary of `n_vocab` tokens that the metadata describe.
+    ///
+    /// # Errors
+    /// [`Error::Option`] for no tokens, and for tokens that are not in the vocabulary.
+    pub(super) fn tokens(&self, metadata: &Metadata, n_vocab: usize) -> Result<Vec<u32>, Error> {
+        /// Values of a token's type.
+        const SPECIAL: [i128; 2] = [3, 4];
+        let mut tokens: Vec<u32> = match self {
+            Self::First(0) => Vec::new(),
+            Self::First(n) => {
+                let types = metadata.get("tokenizer.ggml.token_type");
+                let types = if let Some(Value::Array(types)) = types { Some(types.values()) } else { None };
+                let of_type = types.into_iter().flatten().map(|ty| ty.as_int());
+                let special =
+                    of_type.enumerate().filter(|(_, ty)| ty.is_some_and(|ty| SPECIAL.contains(&ty)));
+                let special = special.map(|(id, _)| id as u32).filter(|id| (*id as usize) < n_vocab);
+                (0..(*n).min(n_vocab) as u32).chain(special).collect()
+            }
+            Self::Tokens(tokens) => tokens.to_vec(),
+        };
+        tokens.sort_unstable();
+        tokens.dedup();
+        match tokens.last() {
+            Some(last) if (*last as usize) < n_vocab => Ok(tokens),
+            last => Err(Error::Option {
+                option: "EngineOptions::draft_head",
+                want: format!("at least one token, below {n_vocab}"),
+                got: last.map_or("none".to_owned(), u32::to_string),
+            }),
+        }
+    }
+}
+
 /// The error for drafts by a block that the engine does not have.
 pub(super) fn none_loaded() -> Error {
-    let want = "drafts from n-grams or by a draft model, for a file without an MTP block that is supported";
+    let want = "drafts from n-grams, by a draft model or by a file made for the model, for a file without an \
+                MTP block that is supported";
     Error::Option { option: "EngineOptions::mtp", want: want.into(), got: "drafts by the MTP block".into() }
 }
 
 /// The compiled block, and the model's last rows of each slot.
 pub(super) struct Block {
     exec: Exec,
-    hidden: Buf,
-    x: Buf,
+    form: DraftForm,
+    n_stages: usize,
     logits: Buf,
+    /// Tokens of the model, and rows of the block's head.
     n_vocab: usize,
+    n_head: usize,
+    /// Columns of the rows that the model gives, and of hidden rows.
+    cols: usize,
     dim: usize,
-    n_fill: usize,
     /// Norm of the model's last layer.
     of_model: RowNorm,
-    /// Norm of the block's layer.
-    of_block: RowNorm,
+    /// Norm of the block's rows.
+    of_block: Option<RowNorm>,
+    joint: Option<Joint>,
     inputs: Vec<Inputs>,
     /// Bytes read per drafted token at the start of a context.
     pub cost: u64,
+}
+
+/// Rows of several layers of the model, and how the block's input is joined from an embedding and a hidden
+/// row.
+struct Joint {
+    /// Stages of the model before which its rows are read, in order.
+    taps: Vec<usize>,
+    of: Fusion,
+    of_embedding: RowNorm,
+    of_hidden: RowNorm,
 }
 
 /// The block's inputs of consecutive positions: for each, the model's row of the position before it.
@@ -96,28 +160,43 @@ impl Chain {
 }
 
 impl Block {
-    /// A block whose program was compiled as `exec`. `of_model` is the norm of the model's last layer.
+    /// A block whose program was compiled as `exec`. `of_model` is the norm of the model's last layer,
+    /// `trunk` its program.
     ///
     /// # Errors
     /// As [`RowNorm::read`].
-    pub fn new(exec: Exec, block: &MtpBlock, of_model: RowNorm) -> Result<Self, Error> {
-        let MtpBlock { program, weights, hidden, n_fill } = block;
+    pub fn new(exec: Exec, block: &DraftBlock, of_model: RowNorm, trunk: &Program) -> Result<Self, Error> {
+        let DraftBlock { program, weights, form } = block;
         let head = program.logits().expect("a block has a head");
         let row = Row { token: 0, pos: 0, seq: 0, logits: true };
         let step = Step { rows: &[row], pages: &PageTable::new(0, 0), sampling: &[], changes: &[] };
+        let joint = form.fusion.as_ref().map(|of| {
+            let taps = of.layers.iter().map(|layer| start_of(trunk, *layer)).collect();
+            let of_embedding = RowNorm::read(&of.embedding_norm, weights)?;
+            let of_hidden = RowNorm::read(&of.hidden_norm, weights)?;
+            Ok::<_, Error>(Joint { taps, of: of.clone(), of_embedding, of_hidden })
+        });
         Ok(Self {
             exec,
-            hidden: *hidden,
-            x: head.x,
+            form: form.clone(),
+            n_stages: program.stages.len(),
             logits: head.logits,
-            n_vocab: program.buf_decl(head.logits).cols,
-            dim: program.buf_decl(head.x).cols,
-            n_fill: *n_fill,
+            n_vocab: trunk.logits().map_or(0, |head| trunk.buf_decl(head.logits).cols),
+            n_head: program.buf_decl(head.logits).cols,
+            cols: of_model.weight.len(),
+            dim: program.buf_decl(form.hidden).cols,
             of_model,
-            of_block: RowNorm::read(&head.norm, weights)?,
+            of_block: form.next_norm.as_ref().map(|norm| RowNorm::read(norm, weights)).transpose()?,
+            joint: joint.transpose()?,
             inputs: vec![Inputs::default(); program.limits.seqs],
             cost: program.cost(&step).bytes(),
         })
+    }
+
+    /// Stages of the model before which [`fill`](Self::fill) needs the rows of its residual stream, in order;
+    /// empty if it needs those after the last stage.
+    pub fn taps(&self) -> &[usize] {
+        self.joint.as_ref().map_or(&[], |joint| &joint.taps)
     }
 
     /// Forgets the rows of a slot.
@@ -137,7 +216,7 @@ impl Block {
 
     /// As [`Backend::read_page`].
     pub fn read_page(&self, backend: &mut dyn Backend, page: KvPage, out: &mut [u8]) -> Result<(), Error> {
-        // A block has no sliding windows and no states.
+        // A block has no sliding windows and no states, and the assistant no caches.
         if out.is_empty() { Ok(()) } else { Ok(backend.read_page(self.exec, page, out)?) }
     }
 
@@ -153,13 +232,12 @@ impl Block {
         rows.chunks_exact(self.dim).nth(at.checked_sub(*first)?)
     }
 
-    /// Normalises rows of the model, `[rows, dim]`, and returns the block's inputs for them. After cached
-    /// pages, whose rows are not known, the first input is zero.
-    fn take(&mut self, rows: &[Row], mut x: Vec<f32>) -> Vec<f32> {
+    /// Returns the block's inputs for rows of the model whose hidden rows are `x`, `[rows, dim]`. After
+    /// cached pages, whose rows are not known, the first input is zero.
+    fn take(&mut self, rows: &[Row], x: &[f32]) -> Vec<f32> {
         let dim = self.dim;
-        x.chunks_exact_mut(dim).for_each(|row| normalise(&self.of_model, row));
         let mut inputs = Vec::with_capacity(x.len());
-        let mut x = x.as_slice();
+        let mut x = x;
         for run in rows.chunk_by(|a, b| a.seq == b.seq) {
             let (first, slot) = (run[0].pos as usize, run[0].seq);
             let (own, others) = x.split_at(run.len() * dim);
@@ -177,11 +255,12 @@ impl Block {
     }
 
     /// Number of columns of the model's rows.
-    pub fn dim(&self) -> usize {
-        self.dim
+    pub fn cols(&self) -> usize {
+        self.cols
     }
 
-    /// Writes the keys and values of rows that the model just ran; `x` are its rows of them, `[rows, dim]`.
+    /// Writes the keys and values of rows that the model just ran; `x` are its rows of them, `[rows, cols]`,
+    /// or those of all [taps](Self::taps), `[rows, taps * cols]`.
     ///
     /// # Errors
     /// [`Error::Backend`].
@@ -190,16 +269,61 @@ impl Block {
         backend: &mut dyn Backend,
         pages: &PageTable,
         rows: &[Row],
-        x: Vec<f32>,
+        mut x: Vec<f32>,
     ) -> Result<(), Error> {
-        let inputs = self.take(rows, x);
-        backend.write(self.exec, self.hidden, 0, &inputs)?;
-        let rows: Vec<Row> = rows.iter().map(|row| Row { logits: false, ..*row }).collect();
-        let step = Step { rows: &rows, pages, sampling: &[], changes: &[] };
-        Ok(backend.run_stages(self.exec, 0..self.n_fill, &step)?)
+        let placed: Vec<Row> = rows.iter().map(|row| Row { logits: false, ..self.placed(*row) }).collect();
+        let step = Step { rows: &placed, pages, sampling: &[], changes: &[] };
+        match &self.joint {
+            None => self.of_model.apply_to_rows(&mut x),
+            Some(Joint { of, .. }) => {
+                backend.write(self.exec, of.rows, 0, &x)?;
+                backend.run_stages(self.exec, 0..of.n_stages, &step)?;
+                x.resize(rows.len() * self.dim, 0.0);
+                backend.read(self.exec, of.fused, 0, &mut x)?;
+            }
+        }
+        let inputs = self.take(rows, &x);
+        self.run(backend, &step, &inputs, self.form.n_fill)
     }
 
-    /// The logits of the rows that [`fill`](Self::fill) got last, `[rows, n_vocab]`.
+    /// The row at the position at which the block runs it.
+    fn placed(&self, row: Row) -> Row {
+        Row { pos: if self.form.reads_model { row.pos.saturating_sub(1) } else { row.pos }, ..row }
+    }
+
+    /// Runs the stages before `end` on rows with these inputs, `[rows, dim]`.
+    fn run(
+        &self,
+        backend: &mut dyn Backend,
+        step: &Step<'_>,
+        inputs: &[f32],
+        end: usize,
+    ) -> Result<(), Error> {
+        let Some(Joint { of, of_embedding, of_hidden, .. }) = &self.joint else {
+            backend.write(self.exec, self.form.hidden, 0, inputs)?;
+            return match end {
+                0 => Ok(()),
+                end if end == self.n_stages => Ok(backend.run(self.exec, step)?),
+                end => Ok(backend.run_stages(self.exec, 0..end, step)?),
+            };
+        };
+        backend.run_stages(self.exec, of.n_stages..of.n_stages + 1, step)?;
+        let mut embedding = vec![0.0; inputs.len()];
+        backend.read(self.exec, of.embedding, 0, &mut embedding)?;
+        of_embedding.apply_to_rows(&mut embedding);
+        let mut hidden = inputs.to_vec();
+        of_hidden.apply_to_rows(&mut hidden);
+        let rows = embedding.chunks_exact(self.dim).zip(hidden.chunks_exact(self.dim));
+        let joined: Vec<f32> = rows.flat_map(|(embedding, hidden)| [embedding, hidden].concat()).collect();
+        backend.write(self.exec, of.joined, 0, &joined)?;
+        let residual = if of.residual_is_normed { &hidden } else { inputs };
+        backend.write(self.exec, self.form.hidden, 0, residual)?;
+        Ok(backend.run_stages(self.exec, of.n_stages + 1..end, step)?)
+    }
+
+    /// The logits of the rows that [`fill`](Self::fill) got last, `[rows, n_vocab]`: negative infinity for
+    /// tokens that the head does not have. A block that reads the model's caches has none at position 0: its
+    /// row there means nothing.
     ///
     /// # Errors
     /// [`Error::Backend`].
@@ -210,9 +334,26 @@ impl Block {
         rows: &[Row],
         out: &mut [f32],
     ) -> Result<(), Error> {
-        let rows: Vec<Row> = rows.iter().map(|row| Row { logits: true, ..*row }).collect();
-        backend.run(self.exec, &Step { rows: &rows, pages, sampling: &[], changes: &[] })?;
-        Ok(backend.read(self.exec, self.logits, 0, out)?)
+        let rows: Vec<Row> = rows.iter().map(|row| Row { logits: true, ..self.placed(*row) }).collect();
+        let step = Step { rows: &rows, pages, sampling: &[], changes: &[] };
+        match &self.joint {
+            None => backend.run(self.exec, &step)?,
+            Some(Joint { of, .. }) => {
+                backend.run_stages(self.exec, of.n_stages + 1..self.n_stages, &step)?;
+            }
+        }
+        let mut logits = vec![0.0; rows.len() * self.n_head];
+        backend.read(self.exec, self.logits, 0, &mut logits)?;
+        let of_rows = logits.chunks_exact(self.n_head).zip(out.chunks_exact_mut(self.n_vocab));
+        of_rows.for_each(|(logits, out)| self.spread(logits, out));
+        Ok(())
+    }
+
+    /// Writes logits of the head's rows to those of their tokens.
+    fn spread(&self, logits: &[f32], out: &mut [f32]) {
+        let Some(ids) = &self.form.ids else { return out.copy_from_slice(logits) };
+        out.fill(f32::NEG_INFINITY);
+        ids.iter().zip(logits).for_each(|(id, logit)| out[*id as usize] = *logit);
     }
 
     /// Drafts all chains together, a token of each per run of the block. The pages of their positions are
@@ -235,34 +376,41 @@ impl Block {
         let mut logits = Vec::new();
         while !open.is_empty() {
             let inputs: Vec<f32> = open.iter().flat_map(|(_, input)| input).copied().collect();
-            backend.write(self.exec, self.hidden, 0, &inputs)?;
             let row = |(i, _): &(usize, Vec<f32>)| {
                 let Chain { slot, next: (pos, token), .. } = chains[*i];
-                Row { token, pos: pos as u32, seq: slot, logits: true }
+                self.placed(Row { token, pos: pos as u32, seq: slot, logits: true })
             };
             let rows: Vec<Row> = open.iter().map(row).collect();
             let sampling = vec![Some(Sampling::GREEDY); rows.len()];
-            backend.run(self.exec, &Step { rows: &rows, pages, sampling: &sampling, changes: &[] })?;
-            let mut tokens = vec![0; rows.len()];
-            backend.tokens(self.exec, 0, &mut tokens)?;
-            let mut x = vec![0.0; rows.len() * self.dim];
-            backend.read(self.exec, self.x, 0, &mut x)?;
+            let step = Step { rows: &rows, pages, sampling: &sampling, changes: &[] };
+            self.run(backend, &step, &inputs, self.n_stages)?;
+            let mut picked = vec![0; rows.len()];
+            backend.tokens(self.exec, 0, &mut picked)?;
+            let mut next = inputs;
+            backend.read(self.exec, self.form.next, 0, &mut next)?;
             let mut still = Vec::with_capacity(open.len());
-            for (row, ((i, _), x)) in open.into_iter().zip(x.chunks_exact_mut(self.dim)).enumerate() {
-                let (chain, token) = (&mut chains[i], tokens[row]);
+            for (row, ((i, _), next)) in open.into_iter().zip(next.chunks_exact_mut(self.dim)).enumerate() {
+                let (chain, of_head) = (&mut chains[i], picked[row]);
                 if chain.p_min > 0.0 || chain.logits.is_some() {
-                    logits.resize(self.n_vocab, 0.0);
+                    logits.resize(self.n_head, 0.0);
                     backend.read(self.exec, self.logits, row, &mut logits)?;
-                    if LogProbs::of(&logits, token, 0).picked.exp() < chain.p_min {
+                    if LogProbs::of(&logits, of_head, 0).picked.exp() < chain.p_min {
                         continue;
                     }
-                    chain.logits.iter_mut().for_each(|all| all.extend_from_slice(&logits));
+                    if let Some(all) = &mut chain.logits {
+                        let first = all.len();
+                        all.resize(first + self.n_vocab, 0.0);
+                        self.spread(&logits, &mut all[first..]);
+                    }
                 }
+                let token = self.form.ids.as_ref().map_or(of_head, |ids| ids[of_head as usize]);
                 chain.tokens.push(token);
-                chain.next = (chain.next.0 + 1, token);
+                // All rows of a draft that reads the model's caches are at one position.
+                let pos = chain.next.0 + usize::from(!self.form.reads_model);
+                chain.next = (pos, token);
                 if chain.tokens.len() < chain.most {
-                    normalise(&self.of_block, x);
-                    still.push((i, x.to_vec()));
+                    self.of_block.iter().for_each(|norm| norm.apply_to_rows(next));
+                    still.push((i, next.to_vec()));
                 }
             }
             open = still;
@@ -271,44 +419,42 @@ impl Block {
     }
 }
 
-fn normalise(norm: &RowNorm, row: &mut [f32]) {
-    let normed: Vec<f32> = norm.apply(row).map(|x| x as f32).collect();
-    row.copy_from_slice(&normed);
+/// The first stage of a layer, or the head's stage for the number of layers.
+fn start_of(program: &Program, layer: usize) -> usize {
+    let prefix = format!("{layer}.");
+    let of_layer = program.stages.iter().position(|(label, _)| label.starts_with(&prefix));
+    let head = || program.stages.iter().position(|(_, stage)| matches!(stage, Stage::Logits(_)));
+    of_layer.or_else(head).expect("a model that drafts are made for has a head")
 }
 
-/// The weight of the model that is the same as `decl`.
-pub(super) fn shared(decl: &WeightDecl, trunk: &Program) -> Option<Weight> {
+/// The weight of the model that is weight `at` of the block.
+pub(super) fn shared(block: &DraftBlock, at: usize, trunk: &Program) -> Option<Weight> {
+    let decl = &block.program.weights[at];
     let same = |own: &WeightDecl| {
         own.name == decl.name && own.ty.is(decl.ty) && (own.rows, own.cols) == (decl.rows, decl.cols)
     };
-    trunk.weights.iter().position(same).map(|at| Weight(at as u32))
+    let found = trunk.weights.iter().position(same).filter(|_| block.is_lent(&decl.name));
+    found.map(|at| Weight(at as u32))
 }
 
-/// Bytes of the block's own weights, if all of its weights take `all_bytes`.
-pub(super) fn own_bytes(block: &Program, trunk: &Program, all_bytes: u64) -> u64 {
-    let of_model = block.weights.iter().filter(|decl| shared(decl, trunk).is_some());
-    let bytes = of_model.map(|decl| decl.ty.byte_len(decl.rows, decl.cols).unwrap_or(0) as u64);
-    all_bytes.saturating_sub(bytes.sum())
+/// Bytes of the block on a backend that plans `all` for its program: without weights and caches of the model.
+pub(super) fn own_plan(block: &DraftBlock, trunk: &Program, all: Plan) -> Plan {
+    let of_model = (0..block.program.weights.len()).filter(|at| shared(block, *at, trunk).is_some());
+    let bytes = of_model.map(|at| &block.program.weights[at]);
+    let bytes = bytes.map(|decl| decl.ty.byte_len(decl.rows, decl.cols).unwrap_or(0) as u64);
+    let kv_bytes = if block.form.reads_model { 0 } else { all.kv_bytes };
+    Plan { weights_bytes: all.weights_bytes.saturating_sub(bytes.sum()), kv_bytes, ..all }
 }
 
 /// Adds the memory of the block to the device of the model's last layer.
-pub(super) fn add_memory(
-    devices: &mut [DeviceMemory],
-    of_block: Vec<DeviceMemory>,
-    block: &Program,
-    trunk: &Program,
-) {
+pub(super) fn add_memory(devices: &mut [DeviceMemory], block: &DraftBlock, own: Plan) {
     let Some(device) = devices.last_mut() else { return };
-    for kind in MemoryKind::ALL {
-        let parts = of_block.iter().flat_map(|device| &device.parts).filter(|part| part.kind == kind);
-        let all_bytes = parts.map(|part| part.bytes).sum();
-        let (name, bytes) = match kind {
-            MemoryKind::Weights => ("MTP block", own_bytes(block, trunk, all_bytes)),
-            MemoryKind::Kv => ("KV cache of the MTP block", all_bytes),
-            MemoryKind::Buffers => ("buffers of the MTP block", all_bytes),
-        };
-        if bytes > 0 {
-            device.parts.push(MemoryPart { kind, name: name.to_owned(), bytes });
-        }
-    }
+    let of = if block.form.lent.is_none() { "MTP block" } else { "draft file" };
+    let parts = [
+        (MemoryKind::Weights, of.to_owned(), own.weights_bytes),
+        (MemoryKind::Kv, format!("KV cache of the {of}"), own.kv_bytes),
+        (MemoryKind::Buffers, format!("buffers of the {of}"), own.bufs_bytes),
+    ];
+    let parts = parts.into_iter().filter(|(_, _, bytes)| *bytes > 0);
+    device.parts.extend(parts.map(|(kind, name, bytes)| MemoryPart { kind, name, bytes }));
 }

@@ -22,6 +22,8 @@ pub(super) struct Runner {
     pub free_slots: Vec<u32>,
     /// The MTP block, which runs after each step on the same rows.
     pub block: Option<Block>,
+    /// Rows that the block needs of several layers, `[rows, layers * cols]`.
+    tapped: Vec<f32>,
     /// `None` for a model without an output head.
     logits: Option<Buf>,
     /// The residual stream.
@@ -117,6 +119,7 @@ impl Runner {
             pages,
             free_slots,
             block,
+            tapped: Vec::new(),
             logits,
             x,
             is_device,
@@ -212,16 +215,16 @@ impl Runner {
             sampling: &self.sampling,
             changes: &self.changes,
         };
-        let ran = match self.images.is_empty() {
+        let taps = self.block.as_ref().map_or(&[][..], Block::taps);
+        let ran = match self.images.is_empty() && taps.is_empty() {
             true => self.backend.run(self.exec, &step),
-            false => run_with_images(
-                &mut *self.backend,
-                self.exec,
-                &step,
-                &self.images,
-                &self.embedded,
-                self.n_stages,
-            ),
+            false => {
+                let mut run = InPieces { backend: &mut *self.backend, exec: self.exec, step: &step, done: 0 };
+                let cols = self.block.as_ref().map_or(0, Block::cols);
+                run.write_images(&self.images, &self.embedded)
+                    .and_then(|()| run.read_taps(taps, self.x, cols, &mut self.tapped))
+                    .and_then(|()| run.up_to(self.n_stages))
+            }
         }
         .map_err(Error::from)
         .and_then(|()| self.fill_block());
@@ -234,8 +237,11 @@ impl Runner {
     /// Writes the MTP block's keys and values of the rows that just ran.
     fn fill_block(&mut self) -> Result<(), Error> {
         let Some(block) = &mut self.block else { return Ok(()) };
-        let mut x = vec![0.0; self.rows.len() * block.dim()];
-        self.backend.read(self.exec, self.x, 0, &mut x)?;
+        let mut x = std::mem::take(&mut self.tapped);
+        if block.taps().is_empty() {
+            x.resize(self.rows.len() * block.cols(), 0.0);
+            self.backend.read(self.exec, self.x, 0, &mut x)?;
+        }
         block.fill(&mut *self.backend, self.pages.table(), &self.rows, x)
     }
 
@@ -447,24 +453,64 @@ impl Runner {
     }
 }
 
-/// Runs a step in which rows of images take the place of the embeddings of tokens.
-fn run_with_images(
-    backend: &mut dyn Backend,
+/// A step whose stages run in several pieces, with buffers read or written in between.
+struct InPieces<'a> {
+    backend: &'a mut dyn Backend,
     exec: Exec,
-    step: &Step<'_>,
-    images: &[(Range<usize>, Arc<ImageRows>, usize)],
-    embedded: &[Buf],
-    n_stages: usize,
-) -> Result<(), BackendError> {
-    backend.run_stages(exec, 0..embedded.len(), step)?;
-    for (rows, image, first) in images {
-        let dim = image.values().len() / image.len();
-        let values = &image.values()[first * dim..(first + rows.len()) * dim];
-        for buf in embedded {
-            backend.write(exec, *buf, rows.start, values)?;
+    step: &'a Step<'a>,
+    /// Number of stages that have run.
+    done: usize,
+}
+
+impl InPieces<'_> {
+    /// Runs the stages before `end` that have not run yet.
+    fn up_to(&mut self, end: usize) -> Result<(), BackendError> {
+        if end > self.done {
+            self.backend.run_stages(self.exec, self.done..end, self.step)?;
+            self.done = end;
         }
+        Ok(())
     }
-    backend.run_stages(exec, embedded.len()..n_stages, step)
+
+    /// Runs the first stages, which write embeddings of tokens, and replaces those of rows of images.
+    fn write_images(
+        &mut self,
+        images: &[(Range<usize>, Arc<ImageRows>, usize)],
+        embedded: &[Buf],
+    ) -> Result<(), BackendError> {
+        if images.is_empty() {
+            return Ok(());
+        }
+        self.up_to(embedded.len())?;
+        for (rows, image, first) in images {
+            let dim = image.values().len() / image.len();
+            let values = &image.values()[first * dim..(first + rows.len()) * dim];
+            for buf in embedded {
+                self.backend.write(self.exec, *buf, rows.start, values)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs the stages before each tap, and reads the residual stream `x` there: `[rows, taps * cols]`.
+    fn read_taps(
+        &mut self,
+        taps: &[usize],
+        x: Buf,
+        cols: usize,
+        out: &mut Vec<f32>,
+    ) -> Result<(), BackendError> {
+        let n_rows = self.step.rows.len();
+        out.resize(n_rows * taps.len() * cols, 0.0);
+        let mut rows = vec![0.0; if taps.is_empty() { 0 } else { n_rows * cols }];
+        for (i, tap) in taps.iter().enumerate() {
+            self.up_to(*tap)?;
+            self.backend.read(self.exec, x, 0, &mut rows)?;
+            let all = out.chunks_exact_mut(taps.len() * cols).zip(rows.chunks_exact(cols));
+            all.for_each(|(out, row)| out[i * cols..(i + 1) * cols].copy_from_slice(row));
+        }
+        Ok(())
+    }
 }
 
 /// Holds the runner between steps. A step takes it out, so no lock is held while a device works.

@@ -6,10 +6,12 @@ mod linears;
 mod ropes;
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use ggml_types::{HostTensor, types};
 
+use super::draft::{DraftBlock, DraftForm};
 use super::hadamard::Hadamard;
 use super::hyper;
 use super::keys::AskedKeys;
@@ -22,20 +24,8 @@ use sterna_program::{
 
 pub use experts::Mixture;
 
-/// An MTP block as a program with a KV cache of its own. The caller writes [`hidden`](Self::hidden) before
-/// each step.
-#[derive(Clone, Debug)]
-pub struct MtpBlock {
-    /// The forward pass; its buffer `x` is the residual stream. Weights that the trunk also has are declared
-    /// with the same names.
-    pub program: Program,
-    /// `weights[i]` is the file tensor for `program.weights[i]`, not yet read.
-    pub weights: Vec<FileTensor>,
-    /// In: the normalised row of the position before each row, `[rows, dim]`.
-    pub hidden: Buf,
-    /// Number of first stages after which a step has written the KV cache.
-    pub n_fill: usize,
-}
+/// Tensors of a model that a file which drafts for it uses if it has none of its own.
+const LENT: [&str; 3] = ["token_embd.weight", "output.weight", "output_norm.weight"];
 
 /// A program that is being built, and the file it is built from.
 #[derive(Debug)]
@@ -60,7 +50,10 @@ pub struct Builder<'a> {
     /// Norm of the last layer's output, in models without a head.
     last_norm: Option<Norm>,
     /// The MTP block, once it is built.
-    mtp: Option<MtpBlock>,
+    mtp: Option<DraftBlock>,
+    /// The file of the model, if this one drafts for it, and the tensors that it lends.
+    model: Option<&'a Gguf>,
+    lent: Vec<String>,
 }
 
 impl<'a> Builder<'a> {
@@ -87,6 +80,8 @@ impl<'a> Builder<'a> {
             table: None,
             last_norm: None,
             mtp: None,
+            model: None,
+            lent: Vec::new(),
         })
     }
 
@@ -142,7 +137,7 @@ impl<'a> Builder<'a> {
     }
 
     /// The MTP block, if it was built.
-    pub(super) fn take_mtp(&mut self) -> Option<MtpBlock> {
+    pub(super) fn take_mtp(&mut self) -> Option<DraftBlock> {
         self.mtp.take()
     }
 
@@ -151,14 +146,13 @@ impl<'a> Builder<'a> {
         self.options.mtp
     }
 
-    /// Builds the program of the MTP block: `build` declares its weights and pushes its stages, and returns
-    /// [`MtpBlock::hidden`] and [`MtpBlock::n_fill`].
+    /// Builds the program of the MTP block: `build` declares its weights and pushes its stages.
     ///
     /// # Errors
     /// Any error of `build`.
     pub(super) fn mtp_block(
         &mut self,
-        build: impl FnOnce(&mut Self) -> Result<(Buf, usize), ModelError>,
+        build: impl FnOnce(&mut Self) -> Result<DraftForm, ModelError>,
     ) -> Result<(), ModelError> {
         let program = Program::new(format!("{} (MTP block)", self.hyper.architecture), self.options.limits);
         let trunk = (
@@ -171,9 +165,92 @@ impl<'a> Builder<'a> {
         let program = std::mem::replace(&mut self.program, program);
         let weights = std::mem::replace(&mut self.weights, weights);
         self.bases = bases;
-        let (hidden, n_fill) = built?;
-        self.mtp = Some(MtpBlock { program, weights, hidden, n_fill });
+        let form = built?;
+        let lent = self.model.map(|_| self.lent.clone());
+        self.mtp = Some(DraftBlock { program, weights, form: DraftForm { lent, ..form } });
         Ok(())
+    }
+
+    /// Takes the tensors of [`LENT`] from the file of the model if this file does not have them.
+    pub(super) fn borrow(&mut self, model: &'a Gguf) {
+        self.model = Some(model);
+    }
+
+    /// Names of the tensors that were taken from the file of the model.
+    pub(super) fn lent(&self) -> &[String] {
+        &self.lent
+    }
+
+    /// A lookup table of the model, `[rows, cols]`, even if this file has one of that name.
+    ///
+    /// # Errors
+    /// As [`table`](Self::table).
+    pub(super) fn lent_table(&mut self, name: &str, rows: usize, cols: usize) -> Result<Weight, ModelError> {
+        let model = self.model.expect("a file that drafts for a model");
+        self.lent.push(name.to_owned());
+        let tensor = tensor_of(model, name, rows, cols)?;
+        Ok(self.declare(tensor))
+    }
+
+    /// A [`table`](Self::table) of this file with a remark in its name, because the model has one, too.
+    ///
+    /// # Errors
+    /// As [`table`](Self::table).
+    pub(super) fn own_table(
+        &mut self,
+        name: &str,
+        rows: usize,
+        cols: usize,
+        remark: &str,
+    ) -> Result<Weight, ModelError> {
+        let mut tensor = self.tensor(name, rows, cols)?;
+        tensor.name = format!("{name} {remark}");
+        Ok(self.declare(tensor))
+    }
+
+    /// Declares the caches of another program, with the same numbers.
+    pub(super) fn copy_caches(&mut self, of: &Program) {
+        self.program.kvs.clone_from(&of.kvs);
+    }
+
+    /// A boolean under the architecture's `key`, false if the file does not specify it.
+    ///
+    /// # Errors
+    /// [`ModelError::Metadata`] for another type.
+    pub(super) fn flag(&self, key: &str) -> Result<bool, ModelError> {
+        match self.value(key) {
+            None => Ok(false),
+            Some(Value::Bool(flag)) => Ok(*flag),
+            Some(other) => Err(self.wrong(key, "true or false", other.describe())),
+        }
+    }
+
+    /// The tokens in a tensor of integers of 64 bits, if the file has it: different ones of the vocabulary.
+    ///
+    /// # Errors
+    /// [`ModelError::Tensor`] for another type, and for numbers that are not tokens.
+    pub(super) fn tokens_of_rows(&mut self, name: &str) -> Result<Option<Arc<[u32]>>, ModelError> {
+        /// The type of such integers.
+        const I64: u32 = 27;
+        self.asked.insert(name.to_owned());
+        let Some(info) = self.gguf.find(name) else { return Ok(None) };
+        let n_vocab = self.hyper.n_vocab;
+        let (n, want) = (info.n_elems(), format!("at most {n_vocab} different tokens as i64"));
+        if info.type_id != I64 || n == 0 || n > n_vocab {
+            let got = format!("{} {}", shape(info.rows(), info.cols()), info.type_name);
+            return Err(wrong(name, want, got));
+        }
+        if self.gguf.is_header() {
+            return Ok(Some((0..n as u32).collect()));
+        }
+        let bytes = self.gguf.raw_piece(info, 0..8 * n as u64)?;
+        let mut seen = vec![false; n_vocab];
+        let token = |bytes: &[u8; 8]| {
+            let id = usize::try_from(i64::from_le_bytes(*bytes)).ok().filter(|id| *id < n_vocab)?;
+            (!std::mem::replace(&mut seen[id], true)).then_some(id as u32)
+        };
+        let tokens: Option<Arc<[u32]>> = bytes.as_chunks().0.iter().map(token).collect();
+        tokens.map(Some).ok_or_else(|| wrong(name, want, "another number, or one twice".to_owned()))
     }
 
     /// True if linear layers of the file have rotated inputs.
@@ -206,9 +283,14 @@ impl<'a> Builder<'a> {
         Some(self.gguf.find(name)?.rows())
     }
 
-    /// True if the file has a tensor of this name.
+    /// True if the file has a tensor of this name, or the file of the model lends it.
     pub fn has(&self, name: &str) -> bool {
-        self.gguf.find(name).is_some()
+        self.gguf.find(name).is_some() || self.lender(name).is_some()
+    }
+
+    /// The file of the model if it lends this tensor.
+    fn lender(&self, name: &str) -> Option<&'a Gguf> {
+        self.model.filter(|model| LENT.contains(&name) && model.find(name).is_some())
     }
 
     /// Declares an activation buffer.
@@ -657,16 +739,23 @@ impl<'a> Builder<'a> {
 
     fn tensor(&mut self, name: &str, rows: usize, cols: usize) -> Result<FileTensor, ModelError> {
         self.asked.insert(name.to_owned());
-        let Some(info) = self.gguf.find(name) else {
-            return Err(wrong(name, shape(rows, cols), "no tensor of that name".to_owned()));
-        };
-        let tensor = self.gguf.file_tensor(info)?;
-        match (tensor.rows, tensor.cols) == (rows, cols) {
-            true => Ok(tensor),
-            false => {
-                let got = format!("{} {}", shape(tensor.rows, tensor.cols), tensor.ty.name());
-                Err(wrong(name, shape(rows, cols), got))
-            }
+        let lender = self.lender(name).filter(|_| self.gguf.find(name).is_none());
+        self.lent.extend(lender.map(|_| name.to_owned()));
+        tensor_of(lender.unwrap_or(self.gguf), name, rows, cols)
+    }
+}
+
+/// A tensor of a file.
+fn tensor_of(gguf: &Gguf, name: &str, rows: usize, cols: usize) -> Result<FileTensor, ModelError> {
+    let Some(info) = gguf.find(name) else {
+        return Err(wrong(name, shape(rows, cols), "no tensor of that name".to_owned()));
+    };
+    let tensor = gguf.file_tensor(info)?;
+    match (tensor.rows, tensor.cols) == (rows, cols) {
+        true => Ok(tensor),
+        false => {
+            let got = format!("{} {}", shape(tensor.rows, tensor.cols), tensor.ty.name());
+            Err(wrong(name, shape(rows, cols), got))
         }
     }
 }

@@ -42,34 +42,56 @@ struct Latent {
 }
 
 fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
+    let (sparse, latent) = (mixtures(m)?, Latent::read(m)?);
+    let x = m.embed(1.0)?;
+    for at in 0..m.trunk()? {
+        layer(m, &sparse, &latent, at, x)?;
+    }
+    let norm = m.rms_norm("output_norm", m.hyper().dim)?;
+    m.end(x, norm, 1.0, None)
+}
+
+/// Builds the program of the MTP block, a layer with experts.
+pub(super) fn block(m: &mut Builder<'_>) -> Result<(), ModelError> {
+    let (sparse, at) = (mixtures(m)?, m.trunk()?);
+    super::mtp::block(m, at, |m, x| {
+        let latent = Latent::read(m)?;
+        layer(m, &sparse, &latent, at, x)
+    })
+}
+
+fn mixtures(m: &mut Builder<'_>) -> Result<Sparse, ModelError> {
     let routing = Routing { normalise: false, ..Routing::SOFTMAX };
     let mut sparse = Sparse::read(m, &routing)?;
     let (n_vocab, n_blocks) = (m.hyper().n_vocab, m.hyper().n_layers);
     if n_vocab == GLM_FLASH.0 && GLM_FLASH.1.contains(&n_blocks) {
         sparse.routing.gating = Gating::Sigmoid;
     }
-    let (dim, ffn_dim) = (m.hyper().dim, m.hyper().ffn_dim);
-    let mixture = m.mixture()?;
-    let latent = Latent::read(m)?;
+    Ok(sparse)
+}
 
-    let x = m.embed(1.0)?;
-    for layer in 0..m.trunk()? {
-        let blk = |name: &str| format!("blk.{layer}.{name}");
-        latent.push(m, layer, x)?;
-        let norm = m.rms_norm(&blk("ffn_norm"), dim)?;
-        if let Some(mixture) = mixture.filter(|_| sparse.is_at(layer)) {
-            sparse.push(m, mixture, layer, (x, norm, None), 1.0)?;
-            continue;
-        }
-        let h = m.buf_of_width("h", ffn_dim);
-        let gate = m.projection(&blk("ffn_gate"), ffn_dim, dim)?;
-        let up = m.projection(&blk("ffn_up"), ffn_dim, dim)?;
-        m.push(format!("{layer}.ffn_in"), FfnIn::gated(x, norm, gate, up, Act::Silu, h));
-        let w = m.projection(&blk("ffn_down"), dim, ffn_dim)?;
-        m.push(format!("{layer}.ffn_out"), ProjAdd::plain(h, w, x));
+/// Pushes the stages of a layer.
+fn layer(
+    m: &mut Builder<'_>,
+    sparse: &Sparse,
+    latent: &Latent,
+    layer: usize,
+    x: Buf,
+) -> Result<(), ModelError> {
+    let blk = |name: &str| format!("blk.{layer}.{name}");
+    let (dim, ffn_dim) = (m.hyper().dim, m.hyper().ffn_dim);
+    latent.push(m, layer, x)?;
+    let norm = m.rms_norm(&blk("ffn_norm"), dim)?;
+    if let Some(mixture) = m.mixture()?.filter(|_| sparse.is_at(layer)) {
+        return sparse.push(m, mixture, layer, (x, norm, None), 1.0);
     }
-    let norm = m.rms_norm("output_norm", dim)?;
-    m.end(x, norm, 1.0, None)
+    let h = m.buf_of_width("h", ffn_dim);
+    let gate = m.projection(&blk("ffn_gate"), ffn_dim, dim)?;
+    let up = m.projection(&blk("ffn_up"), ffn_dim, dim)?;
+    m.push(format!("{layer}.ffn_in"), FfnIn::gated(x, norm, gate, up, Act::Silu, h));
+    let w = m.projection(&blk("ffn_down"), dim, ffn_dim)?;
+    m.push(format!("{layer}.ffn_out"), ProjAdd::plain(h, w, x));
+    Ok(())
 }
 
 impl Latent {

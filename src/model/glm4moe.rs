@@ -2,7 +2,7 @@
 //! biases on queries, keys and values, and after the first layers a mixture of experts with a shared expert.
 //! Norms over query and key heads are optional.
 
-use super::llama::{Variant, decoder};
+use super::llama::{Variant, decoder, layer};
 use super::sparse::Sparse;
 use super::{Architecture, Builder, ModelError};
 use sterna_program::{Gating, QkNorm, RopeStyle, Routing};
@@ -11,11 +11,27 @@ use sterna_program::{Gating, QkNorm, RopeStyle, Routing};
 pub static ARCHITECTURE: Architecture = Architecture { names: &["glm4moe"], build, per_layer: false };
 
 fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
+    let form = form(m)?;
+    decoder(m, &form)
+}
+
+fn form(m: &mut Builder<'_>) -> Result<Variant<'static>, ModelError> {
     // In files of multimodal models; for text, the positions of all sections are equal.
     m.overrules("rope.dimension_sections");
     let routing = Routing { gating: Gating::Sigmoid, normalise: false, ..Routing::SOFTMAX };
     let sparse = Sparse::read(m, &routing)?;
-    let qk_norm = m.has("blk.0.attn_q_norm.weight").then_some(QkNorm::Heads);
+    let has_norms = |m: &Builder<'_>, layer: usize| m.has(&format!("blk.{layer}.attn_q_norm.weight"));
+    // A file with only the MTP block has no first layer.
+    let qk_norm = (has_norms(m, 0) || has_norms(m, m.hyper().n_layers - 1)).then_some(QkNorm::Heads);
     let rope = RopeStyle::Halves;
-    decoder(m, &Variant { rope, qk_norm, ffn_norm: "post_attention_norm", sparse, ..Variant::PLAIN })
+    Ok(Variant { rope, qk_norm, ffn_norm: "post_attention_norm", sparse, ..Variant::PLAIN })
+}
+
+/// Builds the program of the MTP block, a layer with experts.
+pub(super) fn block(m: &mut Builder<'_>) -> Result<(), ModelError> {
+    let (form, at) = (form(m)?, m.trunk()?);
+    super::mtp::block(m, at, |m, x| {
+        let rope = m.rope(form.rope)?;
+        layer(m, &form, at, x, (Some(rope), None))
+    })
 }

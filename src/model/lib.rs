@@ -8,12 +8,15 @@
 pub mod afmoe;
 pub mod apertus;
 pub mod arcee;
+mod assistant;
 pub mod bert;
 pub mod bitnet;
 pub mod build;
 pub mod cohere2;
 pub mod deepseek2;
 pub mod dots1;
+pub mod draft;
+mod eagle3;
 pub mod ernie4_5;
 pub mod exaone4;
 pub mod falcon_h1;
@@ -60,7 +63,8 @@ use std::cmp::Reverse;
 
 use ggml_types::{KvCodec, QuantError};
 
-pub use build::{Builder, MtpBlock};
+pub use build::Builder;
+pub use draft::{DraftBlock, DraftForm, DraftKind, Fusion};
 pub use hyper::{Hyper, LayerHyper};
 pub use pooling::{Dense, Pooling, PoolingHead, RankHead};
 pub use windows::Windows;
@@ -162,7 +166,7 @@ pub struct Model {
     /// Pooling to an embedding or a score.
     pub pooling: PoolingHead,
     /// The MTP block, if the file has one and [`Options::mtp`] requests it.
-    pub mtp: Option<MtpBlock>,
+    pub mtp: Option<DraftBlock>,
     /// Notes on this file for the user, one sentence each.
     pub notes: Vec<String>,
 }
@@ -180,6 +184,7 @@ impl Model {
         }
         let mut builder = Builder::new(gguf, hyper.clone(), options)?;
         (architecture.build)(&mut builder)?;
+        mtp::build(&mut builder)?;
         let pooling = PoolingHead::read(&mut builder)?;
         let mtp = builder.take_mtp();
         let keys = builder.check_keys();
@@ -190,7 +195,7 @@ impl Model {
         let by_host: Vec<Weight> =
             [Some(pooling.norm.weight), pooling.norm.bias].into_iter().flatten().collect();
         program.check_all_named(&by_host)?;
-        mtp.iter().try_for_each(|block| block.program.check_all_named(&[]))?;
+        mtp.iter().try_for_each(DraftBlock::check)?;
         Ok(Self { program, weights, hyper, pooling, mtp, notes })
     }
 }
@@ -203,8 +208,15 @@ impl Model {
 /// [`Hyper::read`].
 pub fn hyper(gguf: &Gguf) -> Result<Hyper, ModelError> {
     gguf.metadata().check_is_model()?;
+    let architecture = gguf.metadata().require_str("general.architecture")?;
+    if DraftKind::of(gguf).is_some() {
+        let (key, want) = ("general.architecture".to_owned(), "a model of its own".to_owned());
+        let got =
+            format!("`{architecture}`, a file that drafts for its model: use it as the draft of that one");
+        return Err(ModelError::Metadata { key, want, got });
+    }
     // An unknown architecture is reported as such, not as a missing table or an unexpected key.
-    by_name(gguf.metadata().require_str("general.architecture")?)?;
+    by_name(architecture)?;
     const TABLE: &str = "token_embd.weight";
     let Some(table) = gguf.find(TABLE) else {
         let (tensor, want) = (TABLE.to_owned(), "[n_vocab, dim]".to_owned());

@@ -117,11 +117,12 @@ pub(super) enum WindowRope {
 }
 
 /// Embedding, blocks of attention and a gated feed-forward network, head.
+///
+/// # Errors
+/// [`ModelError`] for invalid metadata, and for the first tensor that is missing or of another shape.
 pub(super) fn decoder(m: &mut Builder<'_>, form: &Variant<'_>) -> Result<(), ModelError> {
-    let mixture = m.mixture()?;
     let h = m.hyper().clone();
     let dim = h.dim;
-    let scale = form.scale.unwrap_or(1.0 / (h.head_dim as f32).sqrt());
 
     let x = m.embed(form.embedding)?;
     let rope = |m: &mut Builder<'_>| if form.long_rope { m.long_rope(form.rope) } else { m.rope(form.rope) };
@@ -147,79 +148,94 @@ pub(super) fn decoder(m: &mut Builder<'_>, form: &Variant<'_>) -> Result<(), Mod
     };
 
     for layer in 0..n_layers {
-        let blk = |name: &str| format!("blk.{layer}.{name}");
-        let LayerHyper { ffn_dim, n_heads, n_kv_heads } = h.layer(layer);
-        let (q_dim, kv_dim) = (n_heads * h.head_dim, n_kv_heads * h.head_dim);
-        let (q, y) = (m.buf_of_width("q", q_dim), m.buf_of_width("y", q_dim));
-        let kv = m.kv_of(n_kv_heads);
-
-        let norm = form.pre_norms.then(|| (form.norm)(m, &blk("attn_norm"), dim)).transpose()?;
-        let of_attention = norm.clone();
-        let [wq, wk, wv] = m.qkv(&format!("blk.{layer}"), q_dim, kv_dim, dim)?;
-        for (name, layer, outputs) in [("q", &wq, q_dim), ("k", &wk, kv_dim), ("v", &wv, kv_dim)] {
-            if form.qkv_bias && layer.bias.is_none() {
-                return Err(m.lacks(&blk(&format!("attn_{name}.bias")), outputs));
-            }
-        }
-        let mut qk_norm = |name: &str, of_row: usize| -> Result<Option<Norm>, ModelError> {
-            let cols = form.qk_norm.map(|of| if of == QkNorm::Rows { of_row } else { h.head_dim });
-            cols.map(|cols| m.rms_norm(&blk(name), cols)).transpose()
-        };
-        let (q_norm, k_norm) = (qk_norm("attn_q_norm", q_dim)?, qk_norm("attn_k_norm", kv_dim)?);
-        m.push(
-            format!("{layer}.attn_in"),
-            AttnIn {
-                q_norm,
-                k_norm,
-                qk_norm: form.qk_norm.unwrap_or(QkNorm::Heads),
-                q_scale: form.q_scale,
-                rope: rope_of(layer),
-                ..AttnIn::of(x, norm, [wq, wk, wv], kv, q)
-            },
-        );
-        if form.parallel {
-            // Before attention changes the stream.
-            ffn_in(m, form, layer, x, of_attention.clone(), ffn_dim)?;
-        }
-        let gate = match of_attention.as_ref().filter(|_| form.attn_gate) {
-            None => None,
-            Some(norm) => {
-                let (gate, norm) = (m.buf_of_width("gate", q_dim), norm.clone());
-                let products = vec![(m.projection(&blk("attn_gate"), q_dim, dim)?, gate)];
-                m.push(format!("{layer}.attn_gate"), ProjIn { x, norm, products });
-                Some(gate)
-            }
-        };
-        let window = window_of(layer);
-        m.push(format!("{layer}.attend"), Attend { window, gate, ..Attend::causal(q, kv, scale, y) });
-
-        let w = times(form.residual, m.projection(&blk("attn_output"), dim, q_dim)?)?;
-        let post = form.post_norms.then(|| m.rms_norm(&blk("post_attention_norm"), dim)).transpose()?;
-        m.push(format!("{layer}.attn_out"), ProjAdd { post, ..ProjAdd::plain(y, w, x) });
-
-        let norm = match form.parallel {
-            true => of_attention,
-            false => form.pre_norms.then(|| (form.norm)(m, &blk(form.ffn_norm), dim)).transpose()?,
-        };
-        if let Some(mixture) = mixture.filter(|_| form.sparse.is_at(layer)) {
-            let Some(norm) = norm else {
-                let want = "none in a model without norms before its layers";
-                return Err(m.wrong("expert_count", want, mixture.n_experts));
-            };
-            let post = form.post_norms.then(|| m.rms_norm(&blk("post_ffw_norm"), dim)).transpose()?;
-            form.sparse.push(m, mixture, layer, (x, norm, post), form.residual)?;
-            continue;
-        }
-        if !form.parallel {
-            ffn_in(m, form, layer, x, norm, ffn_dim)?;
-        }
-        let hidden = m.buf_of_width("h", ffn_dim);
-        let w = times(form.residual, m.projection(&blk("ffn_down"), dim, ffn_dim)?)?;
-        let post = form.post_norms.then(|| m.rms_norm(&blk("post_ffw_norm"), dim)).transpose()?;
-        m.push(format!("{layer}.ffn_out"), ProjAdd { post, ..ProjAdd::plain(hidden, w, x) });
+        self::layer(m, form, layer, x, (rope_of(layer), window_of(layer)))?;
     }
     let norm = (form.norm)(m, "output_norm", dim)?;
     m.end(x, norm, form.logits, None)
+}
+
+/// Pushes the stages of a layer on the residual stream `x`, with its rotary embedding and its window.
+///
+/// # Errors
+/// As [`decoder`].
+pub(super) fn layer(
+    m: &mut Builder<'_>,
+    form: &Variant<'_>,
+    layer: usize,
+    x: Buf,
+    (rope, window): (Option<RopeId>, Option<u32>),
+) -> Result<(), ModelError> {
+    let blk = |name: &str| format!("blk.{layer}.{name}");
+    let h = m.hyper().clone();
+    let (dim, LayerHyper { ffn_dim, n_heads, n_kv_heads }) = (h.dim, h.layer(layer));
+    let scale = form.scale.unwrap_or(1.0 / (h.head_dim as f32).sqrt());
+    let (q_dim, kv_dim) = (n_heads * h.head_dim, n_kv_heads * h.head_dim);
+    let (q, y) = (m.buf_of_width("q", q_dim), m.buf_of_width("y", q_dim));
+    let kv = m.kv_of(n_kv_heads);
+
+    let norm = form.pre_norms.then(|| (form.norm)(m, &blk("attn_norm"), dim)).transpose()?;
+    let of_attention = norm.clone();
+    let [wq, wk, wv] = m.qkv(&format!("blk.{layer}"), q_dim, kv_dim, dim)?;
+    for (name, layer, outputs) in [("q", &wq, q_dim), ("k", &wk, kv_dim), ("v", &wv, kv_dim)] {
+        if form.qkv_bias && layer.bias.is_none() {
+            return Err(m.lacks(&blk(&format!("attn_{name}.bias")), outputs));
+        }
+    }
+    let mut qk_norm = |name: &str, of_row: usize| -> Result<Option<Norm>, ModelError> {
+        let cols = form.qk_norm.map(|of| if of == QkNorm::Rows { of_row } else { h.head_dim });
+        cols.map(|cols| m.rms_norm(&blk(name), cols)).transpose()
+    };
+    let (q_norm, k_norm) = (qk_norm("attn_q_norm", q_dim)?, qk_norm("attn_k_norm", kv_dim)?);
+    m.push(
+        format!("{layer}.attn_in"),
+        AttnIn {
+            q_norm,
+            k_norm,
+            qk_norm: form.qk_norm.unwrap_or(QkNorm::Heads),
+            q_scale: form.q_scale,
+            rope,
+            ..AttnIn::of(x, norm, [wq, wk, wv], kv, q)
+        },
+    );
+    if form.parallel {
+        // Before attention changes the stream.
+        ffn_in(m, form, layer, x, of_attention.clone(), ffn_dim)?;
+    }
+    let gate = match of_attention.as_ref().filter(|_| form.attn_gate) {
+        None => None,
+        Some(norm) => {
+            let (gate, norm) = (m.buf_of_width("gate", q_dim), norm.clone());
+            let products = vec![(m.projection(&blk("attn_gate"), q_dim, dim)?, gate)];
+            m.push(format!("{layer}.attn_gate"), ProjIn { x, norm, products });
+            Some(gate)
+        }
+    };
+    m.push(format!("{layer}.attend"), Attend { window, gate, ..Attend::causal(q, kv, scale, y) });
+
+    let w = times(form.residual, m.projection(&blk("attn_output"), dim, q_dim)?)?;
+    let post = form.post_norms.then(|| m.rms_norm(&blk("post_attention_norm"), dim)).transpose()?;
+    m.push(format!("{layer}.attn_out"), ProjAdd { post, ..ProjAdd::plain(y, w, x) });
+
+    let norm = match form.parallel {
+        true => of_attention,
+        false => form.pre_norms.then(|| (form.norm)(m, &blk(form.ffn_norm), dim)).transpose()?,
+    };
+    if let Some(mixture) = m.mixture()?.filter(|_| form.sparse.is_at(layer)) {
+        let Some(norm) = norm else {
+            let want = "none in a model without norms before its layers";
+            return Err(m.wrong("expert_count", want, mixture.n_experts));
+        };
+        let post = form.post_norms.then(|| m.rms_norm(&blk("post_ffw_norm"), dim)).transpose()?;
+        return form.sparse.push(m, mixture, layer, (x, norm, post), form.residual);
+    }
+    if !form.parallel {
+        ffn_in(m, form, layer, x, norm, ffn_dim)?;
+    }
+    let hidden = m.buf_of_width("h", ffn_dim);
+    let w = times(form.residual, m.projection(&blk("ffn_down"), dim, ffn_dim)?)?;
+    let post = form.post_norms.then(|| m.rms_norm(&blk("post_ffw_norm"), dim)).transpose()?;
+    m.push(format!("{layer}.ffn_out"), ProjAdd { post, ..ProjAdd::plain(hidden, w, x) });
+    Ok(())
 }
 
 /// The first half of the feed-forward network.

@@ -54,10 +54,7 @@ pub(super) fn hybrid(m: &mut Builder<'_>, read: ReadDelta) -> Result<(), ModelEr
     // These keys have no effect without experts or attention.
     m.overrules("expert_shared_feed_forward_length");
     m.overrules("rope.dimension_sections");
-    let ffn_dim = match mixture {
-        Some(mixture) => m.number_or("expert_shared_feed_forward_length", mixture.ffn_dim)?,
-        None => h.ffn_dim,
-    };
+    let ffn_dim = shared_width(m, mixture)?;
     let recurs = (0..n_layers).any(|layer| recurrent.has(layer));
     let attends = (0..n_layers).any(|layer| !recurrent.has(layer));
     let rope = attends.then(|| rope(m, &h)).transpose()?;
@@ -80,13 +77,27 @@ pub(super) fn hybrid(m: &mut Builder<'_>, read: ReadDelta) -> Result<(), ModelEr
         feed_forward(m, layer, x, (mixture, ffn_dim))?;
     }
     let norm = m.rms_norm("output_norm", dim)?;
-    m.end(x, norm, 1.0, None)?;
-    super::mtp::block(m, n_layers, |m, x| {
-        let rope = self::rope(m, &h)?;
-        let heads = HeadBufs::new(m, x, rope, q_dim);
-        attention(m, n_layers, &heads)?;
-        feed_forward(m, n_layers, x, (mixture, ffn_dim))
+    m.end(x, norm, 1.0, None)
+}
+
+/// Builds the program of the MTP block, a layer with gated attention.
+pub(super) fn block(m: &mut Builder<'_>) -> Result<(), ModelError> {
+    let (h, mixture, layer) = (m.hyper().clone(), m.mixture()?, m.trunk()?);
+    let ffn_dim = shared_width(m, mixture)?;
+    super::mtp::block(m, layer, |m, x| {
+        let rope = rope(m, &h)?;
+        let heads = HeadBufs::new(m, x, rope, h.n_heads * h.head_dim);
+        attention(m, layer, &heads)?;
+        feed_forward(m, layer, x, (mixture, ffn_dim))
     })
+}
+
+/// Width of the network that every row uses.
+fn shared_width(m: &Builder<'_>, mixture: Option<Mixture>) -> Result<usize, ModelError> {
+    match mixture {
+        Some(mixture) => m.number_or("expert_shared_feed_forward_length", mixture.ffn_dim),
+        None => Ok(m.hyper().ffn_dim),
+    }
 }
 
 /// The network that every row uses, of `ffn_dim` columns, and a mixture of experts if the model has it.

@@ -25,7 +25,7 @@ pub fn rope(hyper: &RopeHyper, style: RopeStyle, factors: Option<&[f32]>) -> Rop
             ((0..pairs).map(freq).collect(), attn_factor * (1.0 + 0.1 * factor.ln()))
         }
     };
-    Rope { style, inv_freq, magnitude: magnitude as f32, axes: None }
+    Rope { style, inv_freq, magnitude: magnitude as f32, axes: None, ahead: 0 }
 }
 
 /// YaRN (Peng et al. 2023, section 3.2): pairs with many rotations within the original context keep their

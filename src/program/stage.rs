@@ -660,8 +660,9 @@ pub enum NormKind {
     Layer,
 }
 
-/// A rotary position embedding: pair `i` of a head is rotated by `pos * inv_freq[i]`, or with axes by
-/// `place[axes[i]] * inv_freq[i]`, where `place` is [`PageTable::place`](super::PageTable::place) of the row.
+/// A rotary position embedding: pair `i` of a head is rotated by `(pos + ahead) * inv_freq[i]`, or with axes
+/// by `(place[axes[i]] + ahead) * inv_freq[i]`, where `place` is
+/// [`PageTable::place`](super::PageTable::place) of the row.
 #[derive(Clone, Debug)]
 pub struct Rope {
     /// The elements that form a pair.
@@ -674,6 +675,9 @@ pub struct Rope {
     /// The axis of each pair's position, `[pairs]`: M-RoPE of Qwen, 2-D RoPE of vision towers. `None` if all
     /// pairs are rotated by the position in the sequence.
     pub axes: Option<Arc<[Axis]>>,
+    /// Added to the position, usually 0: queries of a token that is not in the cache yet are rotated to the
+    /// position after the row's (drafts of Gemma 4's assistant).
+    pub ahead: u32,
 }
 
 /// Axis of a rotary position.
@@ -782,7 +786,8 @@ impl Rope {
 
     /// The rotary position of a row on each [`Axis`].
     pub fn place(&self, row: &Row, pages: &PageTable) -> [u32; 3] {
-        if self.axes.is_some() { pages.place(row.seq, row.pos) } else { [row.pos; 3] }
+        let place = if self.axes.is_some() { pages.place(row.seq, row.pos) } else { [row.pos; 3] };
+        place.map(|at| at + self.ahead)
     }
 
     /// Cosines and sines of a [place's](Self::place) angles, times the magnitude: `[pairs]` each, computed in

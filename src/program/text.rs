@@ -69,6 +69,9 @@ impl fmt::Display for Rope {
         if self.axes.is_some() {
             write!(f, ", of several axes")?;
         }
+        if self.ahead > 0 {
+            write!(f, ", {} ahead", self.ahead)?;
+        }
         Ok(())
     }
 }

@@ -29,6 +29,7 @@ pub use choice::{mix_of, mixes_of};
 pub use imatrix::{Imatrix, ImatrixError};
 pub use mix::{MIXES, Mix};
 pub use source::TensorSource;
+use source::integer_bytes;
 
 /// The end of [`QuantizeError::Quantized`].
 const REQUANTIZE: [&str; 3] = [", or allow it (", "QuantizeOptions::requantize", ")"];
@@ -279,7 +280,8 @@ pub struct TensorReport {
 #[derive(Debug)]
 pub struct Quantizer<'a> {
     source: &'a dyn TensorSource,
-    targets: Vec<Target>,
+    /// `None` for a tensor of integers, which is copied.
+    targets: Vec<Option<Target>>,
     writer: GgufWriter,
     threads: usize,
 }
@@ -330,6 +332,11 @@ impl<'a> Quantizer<'a> {
         let mut writer = GgufWriter::new(metadata(source.metadata(), &options))?;
         let mut targets = Vec::with_capacity(wanted.len());
         for (at, (info, want)) in source.tensors().iter().zip(wanted).enumerate() {
+            if let Some(n_bytes) = integer_bytes(info) {
+                writer.tensor(&info.name, &info.dims, info.type_id, n_bytes)?;
+                targets.push(None);
+                continue;
+            }
             let from = match info.ty {
                 Some(ty) => ty,
                 // The source returns the reason.
@@ -338,7 +345,7 @@ impl<'a> Quantizer<'a> {
             let target = Target::new(from, info, want, &options)?;
             let id = type_id(target.ty).ok_or(QuantizeError::Type(target.ty.name()))?;
             writer.tensor(&info.name, &info.dims, id, target.bytes()? as u64)?;
-            targets.push(target);
+            targets.push(Some(target));
         }
         Ok(Self { source, targets, writer, threads: options.threads.max(1) })
     }
@@ -348,7 +355,7 @@ impl<'a> Quantizer<'a> {
     /// # Errors
     /// [`QuantizeError::Gguf`] if a tensor is too large to be addressed.
     pub fn plan(&self) -> Result<Vec<TensorReport>, QuantizeError> {
-        self.targets.iter().map(|target| target.report(Outcome::default())).collect()
+        self.targets.iter().flatten().map(|target| target.report(Outcome::default())).collect()
     }
 
     /// Size of the file in bytes.
@@ -371,6 +378,10 @@ impl<'a> Quantizer<'a> {
             let mut data = self.writer.begin(out)?;
             let mut reports = Vec::with_capacity(self.targets.len());
             for (at, target) in self.targets.into_iter().enumerate() {
+                let Some(target) = target else {
+                    data.tensor([self.source.integers(at)?])?;
+                    continue;
+                };
                 let tensor = self.source.tensor(at)?;
                 let n_zero = n_zero_matrices(&target.dims, &tensor);
                 let mut encoder = Encoder::new(&target, tensor, self.threads)?;

@@ -92,7 +92,13 @@ impl Attention {
         let (q_norm, k_norm) = (head_norm(NormKind::Rms), head_norm(NormKind::Layer));
         let rope = shape.rope.map(|(style, pairs)| {
             let inv_freq = (0..pairs).map(|i| 10_000.0_f64.powf(-(i as f64) / pairs as f64)).collect();
-            case.p.rope(Rope { style, inv_freq, magnitude: 1.0 + 0.25 * (pairs % 3) as f32, axes: None })
+            case.p.rope(Rope {
+                style,
+                inv_freq,
+                magnitude: 1.0 + 0.25 * (pairs % 3) as f32,
+                axes: None,
+                ahead: (pairs % 3) as u32,
+            })
         });
         let kv = case.p.kv(KvDecl {
             n_kv_heads,
@@ -802,8 +808,13 @@ fn nan_reaches_only_later_rows_of_its_sequence() {
 #[test]
 fn each_layer_has_its_own_rope() {
     let mut attention = Attention::new("two ropes", plain(), 8, 1, 1);
-    let other =
-        Rope { style: RopeStyle::Adjacent, inv_freq: vec![0.5, 0.1].into(), magnitude: 1.0, axes: None };
+    let other = Rope {
+        style: RopeStyle::Adjacent,
+        inv_freq: vec![0.5, 0.1].into(),
+        magnitude: 1.0,
+        axes: None,
+        ahead: 0,
+    };
     let other: RopeId = attention.case.p.rope(other);
     let (_, first) = attention.case.p.stages[0].clone();
     let sterna::program::Stage::AttnIn(mut second) = first else { unreachable!("the first stage") };

@@ -21,7 +21,7 @@ fn check(window: Option<u32>, style: RopeStyle) {
     let (qkv, w) = ([layer(128, DIM), layer(64, DIM), layer(64, DIM)], layer(DIM, 128));
     let axes = [Axis::Time, Axis::Row, Axis::Column].into_iter().cycle().take(12).collect();
     let inv_freq = (0..12).map(|i| 0.7_f64.powi(i)).collect();
-    let rope = Some(case.p.rope(Rope { style, inv_freq, magnitude: 1.0, axes: Some(axes) }));
+    let rope = Some(case.p.rope(Rope { style, inv_freq, magnitude: 1.0, axes: Some(axes), ahead: 0 }));
     let codec = kv_by_name("f32").expect("a codec of the registry");
     let kv = case.p.kv(KvDecl {
         n_kv_heads: 2,

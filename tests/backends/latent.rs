@@ -60,7 +60,7 @@ fn latent(shape: Shape, codec: &str, q_rank: Option<usize>, n_rows: usize) -> (C
     let wkv = case.linear(ty("f16"), head_dim, DIM, none);
     let kv_norm = case.norm(NormKind::Rms, rank);
     let inv_freq = (0..rotated / 2).map(|i| 100.0_f64.powf(-(i as f64) / 8.0)).collect();
-    let rope = case.p.rope(Rope { style, inv_freq, magnitude: 1.0, axes: None });
+    let rope = case.p.rope(Rope { style, inv_freq, magnitude: 1.0, axes: None, ahead: 0 });
     let k = kv_by_name(codec).expect("a codec");
     let kv = case.p.kv(KvDecl {
         n_kv_heads: 1,

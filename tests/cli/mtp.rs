@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use serde_json::Value as Json;
+use support::golden;
 
 use super::program::{ended_with, ok, refused, sterna_in as sterna, succeeded};
 
@@ -78,4 +79,69 @@ fn blocks_are_planned_measured_and_written() {
     assert!(of_block.len() == of_model.len() && of_block != of_model);
     refused(&logits("without.gguf", &["--mtp"]), &["MTP block"]);
     ended_with(&logits("with.gguf", &["--mtp", "--each"]), 2, &["--each"]);
+}
+
+/// A file that was made for the model, with `-md`.
+#[test]
+fn files_made_for_the_model_draft() {
+    let (Some(model), Some(head)) = (golden("qwen3/tiny-f16.gguf"), golden("drafts/eagle3-own.gguf")) else {
+        return;
+    };
+    let (model, head) = (model.to_str().unwrap(), head.to_str().unwrap());
+    let dir = tempfile::tempdir().unwrap();
+    let run = |flags: &[&str]| {
+        let base = ["run", "-m", model, "-t", "1", "-c", "128", "-p", "t5 t7", "-n", "30", "--ignore-eos"];
+        sterna(dir.path(), &[&base[..], &["--seed", "3"], flags].concat())
+    };
+    let (want, _) = succeeded(&run(&[]));
+    for flags in [
+        &["-md", head][..],
+        &["-md", head, "--spec-type", "draft-eagle3", "--draft-max", "2"],
+        &["-md", head, "--spec-type", "auto"],
+    ] {
+        let (got, stderr) = succeeded(&run(flags));
+        assert!(got == want && stderr.contains("drafted tokens accepted"), "{flags:?}: {stderr}");
+    }
+    refused(&run(&["--spec-type", "draft-eagle3"]), &["draft-eagle3 needs an EAGLE-3 head", "-md FILE"]);
+    refused(&run(&["-md", head, "--spec-type", "draft-mtp"]), &["is an EAGLE-3 head", "draft-eagle3"]);
+    refused(&run(&["-md", "missing.gguf"]), &["missing.gguf"]);
+    refused(&sterna(dir.path(), &["run", "-m", head, "-p", "x"]), &["a file that drafts for its model"]);
+
+    let plan = |flags: &[&str]| -> Json {
+        let base = ["plan", "-m", model, "--json", "--backend", "cpu"];
+        serde_json::from_str(&ok(&sterna(dir.path(), &[&base[..], flags].concat()))).unwrap()
+    };
+    let weights = |plan: &Json| plan["devices"][0]["weights_bytes"].as_u64().unwrap();
+    let of_head = ["--spec-type", "draft-eagle3", "-md", head];
+    assert!(weights(&plan(&of_head)) > weights(&plan(&[])) + 200_000);
+    refused(&sterna(dir.path(), &["plan", "-m", model, "-md", head]), &["--model-draft works only with"]);
+
+    std::fs::write(dir.path().join("ids.txt"), "1 2 3 4 5\n").unwrap();
+    let flags = ["logits", "-m", model, "--mtp", "-md", head, "--tokens", "ids.txt", "-o", "out.npy"];
+    ok(&sterna(dir.path(), &flags));
+    let logits = support::npy(&dir.path().join("out.npy")).f32s();
+    assert_eq!(logits.iter().filter(|logit| logit.is_finite()).count(), 5 * 200);
+}
+
+/// The head that drafts may have only some tokens.
+#[test]
+fn heads_are_limited() {
+    let dir = tempfile::tempdir().unwrap();
+    write_models(dir.path());
+    let run = |flags: &[&str]| {
+        let base = ["run", "-m", "with.gguf", "-t", "1", "-c", "128", "-p", "Once", "-n", "20"];
+        sterna(dir.path(), &[&base[..], &["--ignore-eos", "--seed", "3"], flags].concat())
+    };
+    let (want, _) = succeeded(&run(&[]));
+    std::fs::write(dir.path().join("ids.txt"), "5\n9 3\n").unwrap();
+    for head in ["100", "ids.txt"] {
+        let (got, stderr) = succeeded(&run(&["--spec-type", "draft-mtp", "--draft-head", head]));
+        assert!(got == want && stderr.contains("drafted tokens accepted"), "{head}: {stderr}");
+    }
+    refused(&run(&["--draft-head", "100"]), &["--draft-head works only with"]);
+    refused(
+        &run(&["--spec-type", "draft-mtp", "--draft-head", "0"]),
+        &["--draft-head", "at least one token"],
+    );
+    ended_with(&run(&["--spec-type", "draft-mtp", "--draft-head", "none.txt"]), 2, &["neither a number nor"]);
 }

@@ -10,6 +10,7 @@ mod broken_logits;
 mod cpu_offload;
 mod cpu_stream;
 mod cuda_waves;
+mod drafts;
 mod every_architecture;
 mod generation;
 mod golden_bitnet;

@@ -49,7 +49,7 @@ fn with(drafts: MtpDrafts, options: GenerateOptions) -> GenerateOptions {
     GenerateOptions { speculation: Some(Arc::new(drafts)), ..options }
 }
 
-fn generate(session: &mut Session, prompt: &[u32], options: &GenerateOptions) -> (Output, Stats) {
+pub(super) fn generate(session: &mut Session, prompt: &[u32], options: &GenerateOptions) -> (Output, Stats) {
     let mut generation = session.generate(prompt, options).unwrap();
     let mut output = Output::default();
     while let Some(event) = generation.next_event() {

@@ -38,7 +38,8 @@ fn bitnet(s: &Shape) -> Program {
     let h = p.buf("h", RowsOf::Step, s.ffn_dim);
     let logits = p.buf("logits", RowsOf::Outputs, s.n_vocab);
     let inv_freq: Arc<[f64]> = (0..HEAD_DIM / 2).map(|i| 500_000f64.powf(-(i as f64) / 64.0)).collect();
-    let rope = Some(p.rope(Rope { style: RopeStyle::Halves, inv_freq, magnitude: 1.0, axes: None }));
+    let rope =
+        Some(p.rope(Rope { style: RopeStyle::Halves, inv_freq, magnitude: 1.0, axes: None, ahead: 0 }));
     let table = p.weight("token_embd.weight", f16_type, s.n_vocab, s.dim);
     p.push("embed", Embed::tokens(table, x));
     for layer in 0..s.n_layers {

@@ -19,7 +19,7 @@ use super::{
     attend, attn_in, conv, delta, embed, experts, ffn_in, head_proj, latent_in, logits, mamba, norm_add,
     proj_add, proj_in, sample,
 };
-use crate::{BackendError, DeviceMemory, KvPage, StageTime, assert_declared, memory};
+use crate::{BackendError, DeviceMemory, Exec, KvPage, StageTime, assert_declared, memory};
 use sterna_cpu_kernels::{Heap, Kernels};
 use sterna_host::clock::Instant;
 use sterna_program::{BufDecl, CheckError, Program, RopeId, Stage, Step, sampling};
@@ -31,7 +31,10 @@ pub struct Compiled {
     /// Present if some weights are not in memory.
     reader: Option<Reader>,
     pub bufs: Vec<Buffer>,
-    kvs: Vec<KvCache>,
+    /// Empty between runs of a program that reads the caches of another one.
+    pub kvs: Vec<KvCache>,
+    /// The program whose caches it reads, if it has none of its own.
+    pub lender: Option<Exec>,
     states: Vec<States>,
     ropes: Vec<RopeTable>,
     acts: Acts,
@@ -142,7 +145,7 @@ pub fn plan(
     device: DeviceMemory,
 ) -> Result<(DeviceMemory, Layout), BackendError> {
     let mut counter = Counter::default();
-    Memory::new(&mut counter, p, k, threads)?;
+    Memory::new(&mut counter, p, k, threads, true)?;
     let free_bytes = system::free_bytes().into_iter().chain(streaming.most_bytes).min();
     let layout = Layout::new(p, streaming, free_bytes, counter.bytes());
     layout.count(&mut counter, p);
@@ -169,6 +172,7 @@ impl Memory {
         p: &Program,
         k: &Kernels,
         threads: usize,
+        has_caches: bool,
     ) -> Result<Self, BackendError> {
         p.check()?;
         let fail = |label: &str, err: &dyn std::fmt::Display| {
@@ -178,7 +182,7 @@ impl Memory {
             w.ty.byte_len(w.rows, w.cols).map_err(|err| fail(&w.name, &err))?;
         }
         let words = |kv| KvCache::words(on, kv, p.limits).map_err(|err| fail("kvs", &err));
-        let kvs = p.kvs.iter().map(words).collect::<Result<_, _>>()?;
+        let kvs = p.kvs.iter().filter(|_| has_caches).map(words).collect::<Result<_, _>>()?;
         let states = p.states.iter().map(|decl| States::new(on, *decl, p.limits)).collect();
         let (sizes, rows) = (Sizes::of(p), p.limits.rows);
         let buf = |decl: &BufDecl| {
@@ -219,29 +223,30 @@ fn row_space(p: &Program, weights: &[StoredWeight]) -> usize {
 
 impl Compiled {
     /// Allocates everything that a step needs. `weights[i]` is `p.weights[i]`; weights that are not in memory
-    /// are read into `slots` slots.
+    /// are read into `slots` slots. With a `lender`, its caches are used.
     ///
     /// # Panics
     /// If the weights do not match their declarations.
     pub fn new(
         p: &Program,
         weights: Vec<StoredWeight>,
-        k: &Kernels,
-        threads: usize,
+        (k, threads): (&Kernels, usize),
         slots: usize,
+        lender: Option<Exec>,
     ) -> Result<Self, BackendError> {
-        let mut counter = Counter::default();
-        Memory::new(&mut counter, p, k, threads)?;
+        let (mut counter, has_caches) = (Counter::default(), lender.is_none());
+        Memory::new(&mut counter, p, k, threads, has_caches)?;
         let others = DeviceMemory::of(String::new(), counter.parts());
         DeviceMemory { free_bytes: system::free_bytes(), ..others }.plan().check_free(NAME)?;
         assert_declared(p, weights.iter().map(StoredWeight::shape).map(|w| (w.ty, w.rows, w.cols)));
         let limits = p.limits;
         let Memory { bufs, kvs, states, ropes, acts, adapters, scratch } =
-            Memory::new(&mut Heap, p, k, threads)?;
+            Memory::new(&mut Heap, p, k, threads, has_caches)?;
         let kvs = p.kvs.iter().zip(kvs).map(|(kv, words)| KvCache::new(kv, limits, words)).collect();
         Ok(Self {
             bufs,
             kvs,
+            lender,
             states,
             ropes,
             acts,

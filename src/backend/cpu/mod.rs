@@ -136,6 +136,21 @@ impl Cpu {
         exec::plan(p, self.kernels, self.pool.threads(), &self.streaming, device)
     }
 
+    /// Compiles a program with caches of its own, or with those of `lender`.
+    fn compile_with(
+        &mut self,
+        p: &Program,
+        weights: &[WeightId],
+        lender: Option<Exec>,
+    ) -> Result<Exec, BackendError> {
+        let weights = weights.iter().map(|id| self.weights[id.0 as usize].clone()).collect();
+        let (slots, threads) = (self.streaming.slots, self.pool.threads());
+        let mut compiled = Compiled::new(p, weights, (self.kernels, threads), slots, lender)?;
+        compiled.times = self.profile.then(|| vec![StageTime::default(); p.stages.len()]);
+        self.execs.push(compiled);
+        Ok(Exec(self.execs.len() as u32 - 1))
+    }
+
     /// Number of times that a step needed other pieces than those read ahead; `None` if no weights are read.
     pub fn wrong_guesses(&self, e: Exec) -> Option<u64> {
         self.execs[e.0 as usize].wrong_guesses()
@@ -197,12 +212,15 @@ impl Backend for Cpu {
     }
 
     fn compile(&mut self, p: &Program, weights: &[WeightId]) -> Result<Exec, BackendError> {
-        let weights = weights.iter().map(|id| self.weights[id.0 as usize].clone()).collect();
-        let slots = self.streaming.slots;
-        let mut compiled = Compiled::new(p, weights, self.kernels, self.pool.threads(), slots)?;
-        compiled.times = self.profile.then(|| vec![StageTime::default(); p.stages.len()]);
-        self.execs.push(compiled);
-        Ok(Exec(self.execs.len() as u32 - 1))
+        self.compile_with(p, weights, None)
+    }
+
+    fn shares_caches(&self) -> bool {
+        true
+    }
+
+    fn compile_reading(&mut self, p: &Program, weights: &[WeightId], of: Exec) -> Result<Exec, BackendError> {
+        self.compile_with(p, weights, Some(of))
     }
 
     fn run(&mut self, e: Exec, step: &Step<'_>) -> Result<(), BackendError> {
@@ -272,7 +290,14 @@ impl Backend for Cpu {
     }
 
     fn run_stages(&mut self, e: Exec, range: Range<usize>, step: &Step<'_>) -> Result<(), BackendError> {
-        self.execs[e.0 as usize].run(&self.pool, self.kernels, range, step)
+        let at = e.0 as usize;
+        let Some(Exec(lender)) = self.execs[at].lender else {
+            return self.execs[at].run(&self.pool, self.kernels, range, step);
+        };
+        self.execs[at].kvs = std::mem::take(&mut self.execs[lender as usize].kvs);
+        let ran = self.execs[at].run(&self.pool, self.kernels, range, step);
+        self.execs[lender as usize].kvs = std::mem::take(&mut self.execs[at].kvs);
+        ran
     }
 }
 

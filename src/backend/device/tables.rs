@@ -11,7 +11,7 @@ pub fn rope(rope: &Rope, positions: usize) -> Vec<f32> {
     let mut table = vec![0.0_f32; positions * 2 * pairs];
     for (pos, of_pos) in table.chunks_exact_mut(2 * pairs).enumerate() {
         let (cos, sin) = of_pos.split_at_mut(pairs);
-        rope.cos_sin([pos as u32; 3], cos, sin);
+        rope.cos_sin([pos as u32 + rope.ahead; 3], cos, sin);
     }
     table
 }

@@ -17,13 +17,15 @@ use crate::device::plan::Missing;
 use crate::device::sampling::{Sampler, device_rows};
 use crate::device::step::Image;
 use crate::device::tiles::{Tiling, tiles};
-use crate::{BackendError, DeviceMemory, KvPage, StageTime, assert_declared, memory};
+use crate::{BackendError, DeviceMemory, KvPage, Plan, StageTime, assert_declared, memory};
 use sterna_program::{Buf, PAGE, Program, RowsOf, Sampling, Step, WeightDecl};
 
 /// A program with its memory and dispatches.
 pub struct Compiled {
     program: Program,
     memory: Memory,
+    /// True if the caches are those of another program.
+    borrows: bool,
     /// Last content of the tables of a step.
     image: Image,
     /// Dispatches of each stage, in order.
@@ -87,7 +89,7 @@ pub fn plan(gpu: &Gpu, p: &Program) -> Result<DeviceMemory, BackendError> {
     let mut lacks = Missing::of_rows(p.limits.rows);
     p.stages.iter().flat_map(|(_, stage)| missing(&device, p, stage)).for_each(|what| lacks.add(what));
     let mut counter = Counter::default();
-    Memory::new(&mut counter, p)?;
+    Memory::new(&mut counter, p, true)?;
     if gpu.tick.is_some() {
         profile::buffers(&mut counter, p.stages.len())?;
     }
@@ -109,13 +111,24 @@ pub fn plan(gpu: &Gpu, p: &Program) -> Result<DeviceMemory, BackendError> {
 
 impl Compiled {
     /// Allocates everything that a step needs, and creates the pipelines and bind groups of every dispatch.
+    /// With a `lender`, its caches are used.
     ///
     /// # Panics
     /// Panics if the weights are not the declared ones.
-    pub fn new(gpu: &Gpu, p: &Program, weights: &[DeviceWeight]) -> Result<Self, BackendError> {
-        plan(gpu, p)?.plan().check_free(NAME)?;
+    pub fn new(
+        gpu: &Gpu,
+        p: &Program,
+        weights: &[DeviceWeight],
+        lender: Option<&Self>,
+    ) -> Result<Self, BackendError> {
+        let planned = plan(gpu, p)?.plan();
+        let kv_bytes = if lender.is_some() { 0 } else { planned.kv_bytes };
+        Plan { kv_bytes, ..planned }.check_free(NAME)?;
         assert_declared(p, weights.iter().map(|w| (w.ty, w.rows, w.cols)));
-        let memory = Memory::new(&mut { gpu }, p)?;
+        let mut memory = Memory::new(&mut { gpu }, p, lender.is_none())?;
+        if let Some(lender) = lender {
+            memory.kvs.clone_from(&lender.memory.kvs);
+        }
         memory.fill(gpu, p, weights)?;
         let constants = constant_places(p);
         let cx = Cx { p, weights, memory: &memory, constants: &constants };
@@ -127,6 +140,7 @@ impl Compiled {
             program: p.clone(),
             image: memory.step.image(),
             memory,
+            borrows: lender.is_some(),
             stages,
             tiling: attend::tiling(p),
             profile: Profile::new(gpu, p.stages.len())?,
@@ -208,7 +222,8 @@ impl Compiled {
             let places = slots::stretches(decl, limits, page);
             places.into_iter().map(move |(at, bytes)| ((buffer, at), bytes))
         });
-        let of_kvs = kvs.iter().zip(&self.memory.kvs).flat_map(move |(decl, buffers)| {
+        let n_own = if self.borrows { 0 } else { kvs.len() };
+        let of_kvs = kvs.iter().zip(&self.memory.kvs).take(n_own).flat_map(move |(decl, buffers)| {
             let sides = kv::SIDES.into_iter().zip(buffers);
             sides.flat_map(move |(side, buffer)| {
                 let places = kv::stretches(decl, side, limits, page);

@@ -141,7 +141,12 @@ pub fn bases_at(p: &Program, kv: Kv) -> u32 {
 }
 
 impl<B> Memory<B> {
-    pub fn new(on: &mut impl Allocator<Buffer = B>, p: &Program) -> Result<Self, BackendError> {
+    /// Allocates the memory of a program, with its caches if it has some of its own.
+    pub fn new(
+        on: &mut impl Allocator<Buffer = B>,
+        p: &Program,
+        has_caches: bool,
+    ) -> Result<Self, BackendError> {
         let Shared { acts, quants, fresh, routes, partial, projected } = Shared::of(p);
         let buf = |decl: &BufDecl| {
             let rows = p.max_rows(decl.rows) as u64;
@@ -184,7 +189,12 @@ impl<B> Memory<B> {
                 })
                 .collect::<Result<_, BackendError>>()?,
             staging: on.mapped(HOST_SIDE, 4 * outputs as u64)?,
-            kvs: p.kvs.iter().map(|kv| kv::alloc(on, kv, &p.limits)).collect::<Result<_, _>>()?,
+            kvs: p
+                .kvs
+                .iter()
+                .filter(|_| has_caches)
+                .map(|kv| kv::alloc(on, kv, &p.limits))
+                .collect::<Result<_, _>>()?,
             states: p
                 .states
                 .iter()

@@ -106,6 +106,24 @@ impl Wgpu {
     }
 }
 
+impl Wgpu {
+    /// Compiles a program with caches of its own, or with those of `lender`.
+    fn compile_with(
+        &mut self,
+        p: &Program,
+        weights: &[WeightId],
+        lender: Option<Exec>,
+    ) -> Result<Exec, BackendError> {
+        exec::plan(&self.gpu, p)?;
+        experts::join(&self.gpu, p, &mut self.weights, |w| weights[w.0 as usize].0 as usize)?;
+        let weights: Vec<_> = weights.iter().map(|id| self.weights[id.0 as usize].clone()).collect();
+        let lender = lender.map(|of| &self.execs[of.0 as usize]);
+        let compiled = Compiled::new(&self.gpu, p, &weights, lender)?;
+        self.execs.push(compiled);
+        Ok(Exec(self.execs.len() as u32 - 1))
+    }
+}
+
 impl Backend for Wgpu {
     fn name(&self) -> &'static str {
         NAME
@@ -143,11 +161,15 @@ impl Backend for Wgpu {
     }
 
     fn compile(&mut self, p: &Program, weights: &[WeightId]) -> Result<Exec, BackendError> {
-        exec::plan(&self.gpu, p)?;
-        experts::join(&self.gpu, p, &mut self.weights, |w| weights[w.0 as usize].0 as usize)?;
-        let weights: Vec<_> = weights.iter().map(|id| self.weights[id.0 as usize].clone()).collect();
-        self.execs.push(Compiled::new(&self.gpu, p, &weights)?);
-        Ok(Exec(self.execs.len() as u32 - 1))
+        self.compile_with(p, weights, None)
+    }
+
+    fn shares_caches(&self) -> bool {
+        true
+    }
+
+    fn compile_reading(&mut self, p: &Program, weights: &[WeightId], of: Exec) -> Result<Exec, BackendError> {
+        self.compile_with(p, weights, Some(of))
     }
 
     fn run(&mut self, e: Exec, step: &Step<'_>) -> Result<(), BackendError> {

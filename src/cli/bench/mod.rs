@@ -99,7 +99,7 @@ impl BenchArgs {
             };
             // A step has rows for a draft.
             let batch = options.batch.max(1 + self.drafts.max());
-            let options = self.drafts.with_drafts(EngineOptions { batch, ..options });
+            let options = self.drafts.with_drafts(EngineOptions { batch, ..options })?;
             let threads = options.n_threads();
             let engine = self.load.load(&source, &options)?;
             let table = match &mut table {

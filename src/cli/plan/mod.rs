@@ -161,7 +161,7 @@ impl PlanArgs {
             }
         };
         let options = self.load.options_on(device, n_ctx, None)?;
-        Ok(self.drafts.with_drafts(EngineOptions { n_seqs: self.parallel.into(), ..options }))
+        self.drafts.with_drafts(EngineOptions { n_seqs: self.parallel.into(), ..options })
     }
 
     /// The GPU to plan for, if it is not the one of this machine.

@@ -46,7 +46,7 @@ const GEMMA4_GLOBALS: &[Rule] = &[
 ];
 /// Norms are stored as they are multiplied. Layers that read another layer's cache have no keys and values;
 /// in some models the values of global layers are their keys.
-const GEMMA4_LAYER: &[Rule] = &[
+pub const GEMMA4_LAYER: &[Rule] = &[
     plain(&["input_layernorm.weight"], "attn_norm.weight", &[Hidden]),
     plain(&["post_attention_layernorm.weight"], "post_attention_norm.weight", &[Hidden]),
     plain(&["pre_feedforward_layernorm.weight"], "ffn_norm.weight", &[Hidden]),
@@ -71,7 +71,7 @@ const GEMMA4_LAYER: &[Rule] = &[
     maybe(&["post_per_layer_input_norm.weight"], "post_norm.weight", &[Hidden], Change::None),
 ];
 
-const GEMMA3: Architecture = Architecture {
+pub const GEMMA3: Architecture = Architecture {
     classes: &["Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"],
     name: gemma3,
     globals: GEMMA_GLOBALS,
@@ -92,6 +92,18 @@ const GEMMA3: Architecture = Architecture {
     windows: Some(6),
     ..LLAMA
 };
+
+/// Defaults of Gemma4TextConfig.
+pub const GEMMA4_DEFAULTS: &[(&str, f64)] = &[
+    ("rms_norm_eps", 1e-6),
+    ("num_attention_heads", 8.0),
+    ("num_key_value_heads", 4.0),
+    ("head_dim", 256.0),
+    ("global_head_dim", 512.0),
+    ("max_position_embeddings", 131072.0),
+    ("sliding_window", 512.0),
+    ("hidden_size_per_layer_input", 256.0),
+];
 
 /// Every architecture of this kind.
 pub static ARCHITECTURES: &[Architecture] = &[
@@ -128,17 +140,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
         name: gemma4,
         globals: GEMMA4_GLOBALS,
         layer: &[GEMMA4_LAYER, MLP],
-        // Defaults of Gemma4TextConfig.
-        defaults: &[
-            ("rms_norm_eps", 1e-6),
-            ("num_attention_heads", 8.0),
-            ("num_key_value_heads", 4.0),
-            ("head_dim", 256.0),
-            ("global_head_dim", 512.0),
-            ("max_position_embeddings", 131072.0),
-            ("sliding_window", 512.0),
-            ("hidden_size_per_layer_input", 256.0),
-        ],
+        defaults: GEMMA4_DEFAULTS,
         windows: Some(6),
         ..GEMMA3
     },
@@ -163,7 +165,7 @@ fn gemma2(config: &Config) -> Result<&'static str, ConvertError> {
     gated(config, &["gelu_pytorch_tanh"], "gemma2")
 }
 
-fn gemma4(config: &Config) -> Result<&'static str, ConvertError> {
+pub fn gemma4(config: &Config) -> Result<&'static str, ConvertError> {
     if config.bool(&["attention_bias"]) == Some(true) {
         return Err(config.wrong("attention_bias", "false", config.get(&["attention_bias"])));
     }

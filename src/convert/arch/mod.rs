@@ -1,6 +1,7 @@
 //! Tables of the supported architectures: tensors with their names, shapes and conversions, in Hugging Face's
 //! order. What several families share is here; a file per family has the rest.
 
+mod drafts;
 mod encoders;
 mod gemma;
 mod hybrid;
@@ -11,6 +12,7 @@ mod sparse;
 
 use super::ConvertError;
 use super::config::Config;
+use super::drafts::DraftKind;
 use super::recurrent::Recurrent;
 
 /// Change to a tensor's elements.
@@ -67,6 +69,14 @@ pub enum Dim {
     Hidden,
     /// An embedding and a row of the residual stream, one after the other.
     EmbeddingAndHidden,
+    /// Width of the residual stream of the model that a checkpoint drafts for.
+    ModelHidden,
+    /// An embedding and a row of that model.
+    TwoModelHidden,
+    /// Rows of three layers of that model.
+    ThreeModelHidden,
+    /// Rows of the head of a checkpoint that drafts.
+    DraftVocab,
     /// Query heads x head length.
     Q,
     /// KV heads x head length.
@@ -257,6 +267,8 @@ pub struct Architecture {
     pub dense: bool,
     /// True if the linear weights are always master weights, although the configuration does not say so.
     pub masters: bool,
+    /// Set if a checkpoint drafts for another model.
+    pub drafts: Option<DraftKind>,
 }
 
 /// RoPE keys that are written to a file.
@@ -475,11 +487,13 @@ const LLAMA: Architecture = Architecture {
     encoder: false,
     dense: false,
     masters: false,
+    drafts: None,
 };
 
 /// Every architecture that can be converted.
 fn all() -> impl Iterator<Item = &'static Architecture> {
-    let families = [latent::ARCHITECTURES, mamba::ARCHITECTURES, encoders::ARCHITECTURES];
+    let families =
+        [latent::ARCHITECTURES, mamba::ARCHITECTURES, encoders::ARCHITECTURES, drafts::ARCHITECTURES];
     of_llama().chain(families.into_iter().flatten())
 }
 

@@ -168,5 +168,5 @@ fn two_axes(head_dim: usize) -> Rope {
     let axis = |pair: usize| if pair < quarter { Axis::Column } else { Axis::Row };
     let axes = Some((0..2 * quarter).map(axis).collect());
     let inv_freq = (0..2 * quarter).map(freq).collect();
-    Rope { style: RopeStyle::Halves, inv_freq, magnitude: 1.0, axes }
+    Rope { style: RopeStyle::Halves, inv_freq, magnitude: 1.0, axes, ahead: 0 }
 }

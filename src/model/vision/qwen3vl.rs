@@ -96,5 +96,5 @@ fn two_axes(head_dim: usize) -> Rope {
     let axis = |pair: usize| if pair < quarter { Axis::Row } else { Axis::Column };
     let axes: Arc<[Axis]> = (0..2 * quarter).map(axis).collect();
     let inv_freq = (0..2 * quarter).map(freq).collect();
-    Rope { style: RopeStyle::Halves, inv_freq, magnitude: 1.0, axes: Some(axes) }
+    Rope { style: RopeStyle::Halves, inv_freq, magnitude: 1.0, axes: Some(axes), ahead: 0 }
 }

@@ -3,6 +3,7 @@
 
 mod bert;
 mod checkpoints;
+mod drafts;
 mod folder;
 mod golden;
 mod hostile;

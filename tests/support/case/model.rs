@@ -65,7 +65,13 @@ impl Model {
         let logits = case.p.buf("logits", RowsOf::Outputs, n_vocab);
         let inv_freq =
             (0..head_dim / 2).map(|i| 500_000.0_f64.powf(-2.0 * i as f64 / head_dim as f64)).collect();
-        let rope = Some(case.p.rope(Rope { style: RopeStyle::Halves, inv_freq, magnitude: 1.0, axes: None }));
+        let rope = Some(case.p.rope(Rope {
+            style: RopeStyle::Halves,
+            inv_freq,
+            magnitude: 1.0,
+            axes: None,
+            ahead: 0,
+        }));
         let embed: Vec<f32> = case.numbers.values(n_vocab * dim);
         let table = case.weight_of(ty("f16"), n_vocab, dim, &embed);
         case.p.push("embed", Embed::tokens(table, x));
