@@ -7,7 +7,7 @@ pub const MAX_ROWS: usize = 65_535;
 
 /// The entry for a stage with LoRA adapters.
 pub const NO_ADAPTERS: &str =
-    "LoRA adapters: they run on the CPU (backend cpu), or merged into the model's file by `sterna convert`";
+    "LoRA adapters: they run on the CPU and wgpu, or merged into the model's file by `sterna convert`";
 
 /// Kernels that a backend lacks for a program, without duplicates.
 #[derive(Default)]

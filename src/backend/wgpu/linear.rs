@@ -6,7 +6,7 @@ use wgpu::Buffer;
 pub use super::input::{ABSENT, Input, norm};
 use super::shader::{Kernel, ROWS};
 use super::weight::WeightFormat;
-use super::{Cx, Dispatch, Grid, hadamard, upload};
+use super::{Cx, Dispatch, Grid, adapters, hadamard, upload};
 use sterna_program::{ActQuant, Linear, Norm, Program, RowsOf};
 
 pub fn missing(cx: &super::Device<'_>, p: &Program, stage: &str, linears: &[&Linear]) -> Vec<String> {
@@ -65,7 +65,7 @@ pub fn dispatches<'a>(
     layers: Vec<Layer<'a>>,
 ) -> Vec<Dispatch<'a>> {
     let mut all = Vec::new();
-    let (mut there, mut prepared) = (None, None);
+    let (mut there, mut prepared, mut floats) = (None, None, None);
     for layer in layers {
         let linear = layer.linear;
         if linear.prepares_input(input.norm.is_some()) && prepared != Some(linear.basis) {
@@ -79,6 +79,17 @@ pub fn dispatches<'a>(
             there = Some(wanted);
         }
         all.extend(products(cx, stage, input.rows, &layer));
+        if cx.adapted && !linear.lora.is_empty() {
+            let (x, dispatch) = adapters::input(cx, input, linear);
+            let wanted = Some(linear.norm.as_ref().map(|norm| norm.weight));
+            if dispatch.is_some() && floats != wanted {
+                all.extend(dispatch);
+                floats = wanted;
+            }
+            let out = adapters::Out { buffer: layer.out, cols: layer.out_cols, at: layer.out_at };
+            let rows = adapters::Rows::Tiles(input.rows);
+            all.extend(adapters::dispatches(cx, &[linear], x, rows, out));
+        }
     }
     all
 }
@@ -106,8 +117,36 @@ pub struct Source<'a> {
     pub rows: RowsOf,
 }
 
+/// How rows are stored for products, and where.
+struct Stored<'a> {
+    cols: usize,
+    ints: bool,
+    /// Distance between rows, in words.
+    stride: usize,
+    int8: bool,
+    to: &'a Buffer,
+}
+
 /// The dispatch that normalises and quantises the input of a layer, or quantises the prepared input.
 pub fn input_dispatch<'a>(cx: &Cx<'a>, input: Input<'a>, linear: &'a Linear) -> Dispatch<'a> {
+    source_dispatch(cx, &source_of(cx, input, linear), linear)
+}
+
+/// The same for rows anywhere.
+pub fn source_dispatch<'a>(cx: &Cx<'a>, source: &Source<'a>, linear: &Linear) -> Dispatch<'a> {
+    let (cols, stride) = (cx.p.weight_decl(linear.w).cols, act_words(cx.p, linear));
+    let (ints, int8) = (ints(cx, linear), linear.act == ActQuant::I8PerToken);
+    store(cx, source, Stored { cols, ints, stride, int8, to: &cx.memory.acts })
+}
+
+/// The dispatch that only normalises the input of a layer, as floats in whole chunks.
+pub fn float_input<'a>(cx: &Cx<'a>, input: Input<'a>, linear: &'a Linear, to: &'a Buffer) -> Dispatch<'a> {
+    let cols = cx.p.weight_decl(linear.w).cols;
+    let stored = Stored { cols, ints: false, stride: cols.next_multiple_of(8), int8: false, to };
+    store(cx, &source_of(cx, input, linear), stored)
+}
+
+fn source_of<'a>(cx: &Cx<'a>, input: Input<'a>, linear: &'a Linear) -> Source<'a> {
     let memory = cx.memory;
     let (x, norm) = match (linear.prepares_input(input.norm.is_some()), linear.basis) {
         (true, Some(_)) => (&memory.prepared, None),
@@ -115,26 +154,26 @@ pub fn input_dispatch<'a>(cx: &Cx<'a>, input: Input<'a>, linear: &'a Linear) -> 
         (false, _) => (&memory.bufs[input.x.0 as usize], input.norm.or(linear.norm.as_ref())),
     };
     let pitch = cx.p.buf_decl(input.x).cols;
-    source_dispatch(cx, &Source { x, norm, first_at: 0, pitch, each: 1, rows: input.rows }, linear)
+    Source { x, norm, first_at: 0, pitch, each: 1, rows: input.rows }
 }
 
-/// The same for rows anywhere.
-pub fn source_dispatch<'a>(cx: &Cx<'a>, source: &Source<'a>, linear: &Linear) -> Dispatch<'a> {
+fn store<'a>(cx: &Cx<'a>, source: &Source<'a>, stored: Stored<'a>) -> Dispatch<'a> {
     let Source { x, norm: of_source, first_at, pitch, each, rows } = *source;
+    let Stored { cols, ints, stride, int8, to } = stored;
     let memory = cx.memory;
     let mut params = norm(cx, of_source).to_vec();
     params.extend([
-        cx.p.weight_decl(linear.w).cols as u32,
-        act_words(cx.p, linear) as u32,
-        u32::from(linear.act == ActQuant::I8PerToken),
+        cols as u32,
+        stride as u32,
+        u32::from(int8),
         u32::from(rows == RowsOf::Outputs),
         first_at as u32,
         pitch as u32,
     ]);
     Dispatch {
-        kernels: vec![(usize::MAX, Kernel::Input { ints: ints(cx, linear) })],
+        kernels: vec![(usize::MAX, Kernel::Input { ints })],
         params,
-        buffers: vec![&memory.step.buffer, &memory.constants, x, &memory.acts, &memory.quants],
+        buffers: vec![&memory.step.buffer, &memory.constants, x, to, &memory.quants],
         grid: Grid::Rows { x: each as u32, rows },
     }
 }
@@ -147,7 +186,7 @@ pub fn products<'a>(
     layer: &Layer<'a>,
 ) -> impl Iterator<Item = Dispatch<'a>> {
     let (linear, memory) = (layer.linear, cx.memory);
-    // `input_dispatch` handles the other fields; the plan rejects adapters and bounds.
+    // `input_dispatch` and `adapters` handle the other fields; the plan rejects bounds.
     let Linear { w, norm: _, bias, act: _, scale, basis: _, lora: _, clamp: _ } = *linear;
     let weight = &cx.weights[w.0 as usize];
     let (ty, ints) = (WeightFormat::of(weight.ty).expect("it was uploaded").kernels.name(), ints(cx, linear));

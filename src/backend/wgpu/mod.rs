@@ -7,6 +7,7 @@
 //! for the plan. Nothing here knows a model, a file or another backend. Start at [`Wgpu`], then
 //! `proj_add.rs`.
 
+mod adapters;
 mod alloc;
 mod attend;
 mod attn_in;
@@ -40,6 +41,7 @@ mod upload;
 mod wait;
 mod weight;
 
+use std::cell::RefCell;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -50,7 +52,6 @@ use super::{
     Auto, Backend, BackendError, DeviceMemory, Entry, Exec, Int8, KvPage, OptionId, Plan, StageTime,
     WeightId, WeightRows,
 };
-use crate::device::plan::NO_ADAPTERS;
 use device::{Gpu, Options};
 use exec::Compiled;
 use memory::Memory;
@@ -115,7 +116,9 @@ impl Wgpu {
         lender: Option<Exec>,
     ) -> Result<Exec, BackendError> {
         exec::plan(&self.gpu, p)?;
-        experts::join(&self.gpu, p, &mut self.weights, |w| weights[w.0 as usize].0 as usize)?;
+        let id_of = |w: Weight| weights[w.0 as usize].0 as usize;
+        experts::join(&self.gpu, p, &mut self.weights, id_of)?;
+        adapters::join(&self.gpu, p, &mut self.weights, id_of)?;
         let weights: Vec<_> = weights.iter().map(|id| self.weights[id.0 as usize].clone()).collect();
         let lender = lender.map(|of| &self.execs[of.0 as usize]);
         let compiled = Compiled::new(&self.gpu, p, &weights, lender)?;
@@ -226,9 +229,12 @@ impl Backend for Wgpu {
 
 /// Missing kernels of a stage, as text.
 fn missing(device: &Device<'_>, p: &Program, stage: &Stage) -> Vec<String> {
-    if stage.has_adapters() {
-        return vec![NO_ADAPTERS.to_owned()];
-    }
+    let mut missing = adapters::missing(device, p, stage);
+    missing.extend(missing_of_stage(device, p, stage));
+    missing
+}
+
+fn missing_of_stage(device: &Device<'_>, p: &Program, stage: &Stage) -> Vec<String> {
     match stage {
         Stage::Embed(s) => embed::missing(device, p, s),
         Stage::AttnIn(s) => attn_in::missing(device, p, s),
@@ -284,6 +290,10 @@ struct Cx<'a> {
     memory: &'a Memory,
     /// Index of each weight vector in the constants.
     constants: &'a [Option<u32>],
+    /// True for the dispatches of steps whose rows use adapters.
+    adapted: bool,
+    /// Tables of the adapters' dispatches so far.
+    tables: &'a RefCell<Vec<u32>>,
 }
 
 impl Cx<'_> {
@@ -325,6 +335,10 @@ enum Grid {
     /// One per tile of the kernel's size, over rows of a weight and of the step, for each of `experts`
     /// experts or heads. A row is routed to `chosen[0]` of `chosen[1]` experts, or has a part for each head.
     Experts { of_weight: u32, experts: u32, chosen: [usize; 2] },
+    /// One per tile of rows that use adapters, times `x`.
+    Adapted { x: u32, rows: RowsOf },
+    /// One per row of the step and each of its experts, times `x`.
+    Slots { x: u32, each: u32 },
     /// A single workgroup.
     Once,
     /// One per row of logits that is sampled.
