@@ -35,11 +35,19 @@ pub(super) struct Runner {
     changes: Vec<TokenChange>,
     /// Buffer for copying a page.
     page: Vec<u8>,
-    /// Buffers that the first stages write the tokens' embeddings to.
-    embedded: Vec<Buf>,
-    n_stages: usize,
+    with_images: WithImages,
     /// Rows of images in the step: the first of them, the image, and its first row there.
     images: Vec<(Range<usize>, Arc<ImageRows>, usize)>,
+}
+
+/// The places of a program where rows of images are written.
+struct WithImages {
+    /// Buffers that the first stages write the tokens' embeddings to.
+    embedded: Vec<Buf>,
+    /// Numbers of first stages after which further rows are added ([`sterna_model::Model::deepstack`]).
+    deepstack: Vec<usize>,
+    n_stages: usize,
+    x: Buf,
 }
 
 /// Requested output of a sequence's rows in a step.
@@ -101,6 +109,7 @@ impl Runner {
         exec: Exec,
         pages: Pages,
         program: &Program,
+        deepstack: Vec<usize>,
         block: Option<Block>,
     ) -> Self {
         let logits = program.logits().map(|s| s.logits);
@@ -124,8 +133,12 @@ impl Runner {
             sampling: Vec::new(),
             changes: Vec::new(),
             page: Vec::new(),
-            embedded: embedded.collect(),
-            n_stages: program.stages.len(),
+            with_images: WithImages {
+                embedded: embedded.collect(),
+                deepstack,
+                n_stages: program.stages.len(),
+                x,
+            },
             images: Vec::new(),
         }
     }
@@ -214,14 +227,7 @@ impl Runner {
         };
         let ran = match self.images.is_empty() {
             true => self.backend.run(self.exec, &step),
-            false => run_with_images(
-                &mut *self.backend,
-                self.exec,
-                &step,
-                &self.images,
-                &self.embedded,
-                self.n_stages,
-            ),
+            false => self.with_images.run(&mut *self.backend, self.exec, &step, &self.images),
         }
         .map_err(Error::from)
         .and_then(|()| self.fill_block());
@@ -447,24 +453,40 @@ impl Runner {
     }
 }
 
-/// Runs a step in which rows of images take the place of the embeddings of tokens.
-fn run_with_images(
-    backend: &mut dyn Backend,
-    exec: Exec,
-    step: &Step<'_>,
-    images: &[(Range<usize>, Arc<ImageRows>, usize)],
-    embedded: &[Buf],
-    n_stages: usize,
-) -> Result<(), BackendError> {
-    backend.run_stages(exec, 0..embedded.len(), step)?;
-    for (rows, image, first) in images {
-        let dim = image.values().len() / image.len();
-        let values = &image.values()[first * dim..(first + rows.len()) * dim];
-        for buf in embedded {
-            backend.write(exec, *buf, rows.start, values)?;
+impl WithImages {
+    /// Runs a step in which rows of images take the place of the embeddings of tokens.
+    fn run(
+        &self,
+        backend: &mut dyn Backend,
+        exec: Exec,
+        step: &Step<'_>,
+        images: &[(Range<usize>, Arc<ImageRows>, usize)],
+    ) -> Result<(), BackendError> {
+        let part = |values: &[f32], rows: &Range<usize>, image: &ImageRows, first: usize| {
+            let dim = values.len() / image.len();
+            values[first * dim..(first + rows.len()) * dim].to_vec()
+        };
+        let mut done = self.embedded.len();
+        backend.run_stages(exec, 0..done, step)?;
+        for (rows, image, first) in images {
+            let values = part(image.values(), rows, image, *first);
+            for buf in &self.embedded {
+                backend.write(exec, *buf, rows.start, &values)?;
+            }
         }
+        for (at, end) in self.deepstack.iter().enumerate() {
+            backend.run_stages(exec, done..*end, step)?;
+            done = *end;
+            for (rows, image, first) in images {
+                let further = part(&image.deepstack()[at], rows, image, *first);
+                let mut x = vec![0.0; further.len()];
+                backend.read(exec, self.x, rows.start, &mut x)?;
+                x.iter_mut().zip(&further).for_each(|(x, further)| *x += further);
+                backend.write(exec, self.x, rows.start, &x)?;
+            }
+        }
+        backend.run_stages(exec, done..self.n_stages, step)
     }
-    backend.run_stages(exec, embedded.len()..n_stages, step)
 }
 
 /// Holds the runner between steps. A step takes it out, so no lock is held while a device works.

@@ -76,6 +76,8 @@ pub struct Builder<'a> {
     last_norm: Option<Norm>,
     /// The MTP block, once it is built.
     mtp: Option<MtpBlock>,
+    /// Ends of the layers after which further rows of images are added.
+    deepstack: Vec<usize>,
 }
 
 impl<'a> Builder<'a> {
@@ -102,6 +104,7 @@ impl<'a> Builder<'a> {
             table: None,
             last_norm: None,
             mtp: None,
+            deepstack: Vec::new(),
         })
     }
 
@@ -153,6 +156,33 @@ impl<'a> Builder<'a> {
     /// The MTP block, if it was built.
     pub(super) fn take_mtp(&mut self) -> Option<MtpBlock> {
         self.mtp.take()
+    }
+
+    /// Number of the program's stages up to the end of a layer, if it has that layer.
+    pub(super) fn end_of(&self, layer: usize) -> Option<usize> {
+        let prefix = format!("{layer}.");
+        let last = self.program.stages.iter().rposition(|(label, _)| label.starts_with(&prefix));
+        last.map(|last| last + 1)
+    }
+
+    /// Adds further rows of images to the residual stream after each of the first `n` layers, which `key`
+    /// counts ([`Model::deepstack`](super::Model::deepstack)).
+    ///
+    /// # Errors
+    /// [`ModelError::Metadata`] if there are fewer layers.
+    pub(super) fn deepstack(&mut self, key: &str, n: usize) -> Result<(), ModelError> {
+        if !self.options.images {
+            return Ok(());
+        }
+        let ends: Option<Vec<usize>> = (0..n).map(|layer| self.end_of(layer)).collect();
+        self.deepstack =
+            ends.ok_or_else(|| self.wrong(key, format!("at most the {} layers", self.hyper.n_layers), n))?;
+        Ok(())
+    }
+
+    /// The ends of layers for [`Model::deepstack`](super::Model::deepstack).
+    pub(super) fn take_deepstack(&mut self) -> Vec<usize> {
+        std::mem::take(&mut self.deepstack)
     }
 
     /// True if the program of the MTP block is requested.
@@ -357,6 +387,45 @@ impl<'a> Builder<'a> {
         let rope = &mut self.program.ropes[id.0 as usize];
         rope.axes = Some(axes.take(rope.inv_freq.len()).collect());
         Ok(id)
+    }
+
+    /// One axis per pair of M-RoPE, by the sections in the file for time, rows and columns: consecutive pairs,
+    /// or `interleaved` ones, whose surplus belongs to time. Empty if prompts have no images, because all
+    /// positions of a text are equal.
+    ///
+    /// # Errors
+    /// [`ModelError::Metadata`] if the sections are not as many pairs as the heads have.
+    pub(super) fn axes(&self, interleaved: bool) -> Result<Vec<Axis>, ModelError> {
+        const SECTIONS: &str = "rope.dimension_sections";
+        let sections: Vec<i128> = match self.value(SECTIONS) {
+            Some(Value::Array(array)) => array.values().filter_map(|value| value.as_int()).collect(),
+            _ => Vec::new(),
+        };
+        if !self.options.images {
+            return Ok(Vec::new());
+        }
+        let n_pairs = self.hyper.rope.dims / 2;
+        let [time, rows, columns] = match sections[..] {
+            [time, rows, columns] | [time, rows, columns, 0]
+                if sections.iter().all(|n| (0..=n_pairs as i128).contains(n))
+                    && time + rows + columns == n_pairs as i128 =>
+            {
+                [time, rows, columns].map(|n| n as usize)
+            }
+            _ => {
+                let want = format!("sections for time, rows and columns with {n_pairs} pairs in total");
+                return Err(self.wrong(SECTIONS, want, format!("{sections:?}")));
+            }
+        };
+        let axis = |pair: usize| match (interleaved, pair % 3) {
+            (true, 1) if pair < 3 * rows => Axis::Row,
+            (true, 2) if pair < 3 * columns => Axis::Column,
+            (true, _) => Axis::Time,
+            (false, _) if pair < time => Axis::Time,
+            (false, _) if pair < time + rows => Axis::Row,
+            (false, _) => Axis::Column,
+        };
+        Ok((0..n_pairs).map(axis).collect())
     }
 
     /// Like [`rope`](Self::rope), without YaRN's factor on queries and keys. Also returns the factor by which

@@ -87,6 +87,7 @@ pub static REGISTRY: &[&Architecture] = &[
     &minicpm::ARCHITECTURE,
     &qwen2::ARCHITECTURE,
     &qwen3::ARCHITECTURE,
+    &qwen3::VL,
     &qwen35::ARCHITECTURE,
     &qwen3next::ARCHITECTURE,
     &gpt2::ARCHITECTURE,
@@ -163,6 +164,9 @@ pub struct Model {
     pub pooling: PoolingHead,
     /// The MTP block, if the file has one and [`Options::mtp`] requests it.
     pub mtp: Option<MtpBlock>,
+    /// Numbers of first stages after which further rows of images are added to the residual stream: one entry
+    /// per further row of each token of an image (Qwen3-VL).
+    pub deepstack: Vec<usize>,
     /// Notes on this file for the user, one sentence each.
     pub notes: Vec<String>,
 }
@@ -181,14 +185,14 @@ impl Model {
         let mut builder = Builder::new(gguf, hyper.clone(), options)?;
         (architecture.build)(&mut builder)?;
         let pooling = PoolingHead::read(&mut builder)?;
-        let mtp = builder.take_mtp();
+        let (mtp, deepstack) = (builder.take_mtp(), builder.take_deepstack());
         let (program, weights, notes) = builder.finish()?;
         // Pooling reads the norm; a program with logits uses it, too.
         let by_host: Vec<Weight> =
             [Some(pooling.norm.weight), pooling.norm.bias].into_iter().flatten().collect();
         program.check_all_named(&by_host)?;
         mtp.iter().try_for_each(|block| block.program.check_all_named(&[]))?;
-        Ok(Self { program, weights, hyper, pooling, mtp, notes })
+        Ok(Self { program, weights, hyper, pooling, mtp, deepstack, notes })
     }
 }
 
@@ -305,7 +309,7 @@ mod tests {
         let message = by_name("mamba").unwrap_err().to_string();
         assert!(message.contains("`mamba`; ") && message.contains("bitnet-b1.58"), "{message}");
         for (name, want) in
-            [("gemma3n", "gemma3"), ("llama4", "llama"), ("qwen3vl", "qwen3"), ("glm4v", "glm4")]
+            [("gemma3n", "gemma3"), ("llama4", "llama"), ("qwen3v", "qwen3"), ("glm4v", "glm4")]
         {
             let message = by_name(name).unwrap_err().to_string();
             assert!(message.contains(&format!("`{name}` (the nearest is `{want}`); ")), "{message}");
