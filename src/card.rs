@@ -79,6 +79,8 @@ const CLASSES: &[(&str, &str, &str)] = &[
     ("qwen2moe", "Qwen2MoeForCausalLM", "qwen2_moe"),
     ("qwen3", "Qwen3ForCausalLM", "qwen3"),
     ("qwen3moe", "Qwen3MoeForCausalLM", "qwen3_moe"),
+    ("qwen3vl", "Qwen3VLForConditionalGeneration", "qwen3_vl"),
+    ("qwen3vlmoe", "Qwen3VLMoeForConditionalGeneration", "qwen3_vl_moe"),
     ("qwen3next", "Qwen3NextForCausalLM", "qwen3_next"),
     ("seed_oss", "SeedOssForCausalLM", "seed_oss"),
     ("smollm3", "SmolLM3ForCausalLM", "smollm3"),

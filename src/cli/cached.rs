@@ -10,7 +10,9 @@ use clap::Args;
 use indicatif::BinaryBytes;
 
 use super::{CliError, Interrupted, report};
-use crate::hub::{Cached, CachedFile, Choice, Hub, HubError, HubOptions, Name, is_gguf, repositories};
+use crate::hub::{
+    Cached, CachedFile, Choice, Hub, HubError, HubOptions, Name, is_gguf, is_mmproj, repositories,
+};
 
 /// Lists the models of the hub that are in the cache.
 ///
@@ -104,7 +106,8 @@ impl ListArgs {
                     "name": name, "repo": cached.repo.to_string(), "commit": file.commit, "file": file.path,
                     "size": file.size, "path": file.at.display().to_string(),
                 }));
-                lines.push((name, file.size, String::new()));
+                let note = if is_mmproj(&file.path) { "images of the models next to it" } else { "" };
+                lines.push((name, file.size, note.to_owned()));
             }
             if models.is_empty() && !files.is_empty() {
                 let note = format!("{} files, no GGUF among them", files.len());

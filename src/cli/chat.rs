@@ -2,6 +2,7 @@
 
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use clap::Args;
@@ -10,16 +11,18 @@ use rustyline::error::ReadlineError;
 use sterna_host::files::{Links, private_folder};
 
 use super::input::BYTE_ORDER_MARK;
+use super::mmproj_args::{self, MmprojArgs};
 use super::model_args::{ContextArgs, ModelArgs};
 use super::report::Generator;
 use super::sampling_args::SamplingArgs;
 use super::speculation_args::SpeculationArgs;
-use super::{CliError, input, names, report};
+use super::{CliError, input, names, pasted, report};
 use crate::demo;
-use crate::engine::{Conversation, GenerateOptions, Stats, StopReason};
-use crate::tokenizer::chat::{ChatTemplate, built_in};
+use crate::engine::{Conversation, Engine, GenerateOptions, ImageRows, Stats, StopReason};
+use crate::tokenizer::chat::{ChatTemplate, IMAGE, built_in};
 
 const HELP: &str = "\
+/image FILE  show an image together with the next message; a line may also begin with its path
 /clear   forget the conversation (the system prompt stays)
 /exit    end; so does ctrl-D
 /help    this text
@@ -36,6 +39,7 @@ Ctrl-C stops an answer. A line that ends in \\ continues on the next line.";
   sterna chat -m model.gguf
   sterna chat -m model.gguf -sys 'You are a terse assistant.' --temp 0.6
   sterna chat -m model.gguf --chat-template llama3 -c 8192
+  sterna chat -m gemma-3.gguf --mmproj mmproj.gguf
   printf 'Hello\\nWho was Ada Lovelace?\\n' | sterna chat -m model.gguf -n 200")]
 pub struct ChatArgs {
     #[command(flatten)]
@@ -46,6 +50,8 @@ pub struct ChatArgs {
     sampling: SamplingArgs,
     #[command(flatten)]
     speculation: SpeculationArgs,
+    #[command(flatten)]
+    mmproj: MmprojArgs,
     /// System prompt (also -sys)
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     #[arg(alias = "-sys")]
@@ -71,8 +77,9 @@ impl ChatArgs {
     pub fn run(self) -> Result<(), CliError> {
         let source = self.model.source()?;
         let chosen = self.chat_template.as_deref().map(template_source).transpose()?;
+        let mmproj = self.mmproj.mmproj(&source)?;
         let Generator { engine, cancel, speculation } =
-            report::load(&self.model, &source, &self.context, &self.speculation, None, 1, self.verbose)?;
+            report::load(&self.model, &source, &self.context, &self.speculation, mmproj, 1, self.verbose)?;
         let template =
             ChatTemplate::choose(engine.gguf().metadata(), engine.tokenizer()?, chosen.as_deref())?;
         template.notices().iter().for_each(|notice| names::note("note", notice));
@@ -86,7 +93,9 @@ impl ChatArgs {
         let conversation = Conversation::new(&engine, template, self.system_prompt.as_deref())?;
         let is_demo = source.is_demo();
         let stats = Stats::default();
-        let mut chat = Chat { conversation, options, stats, n_answers: 0, n_failed: 0, is_demo };
+        let (engine, images) = (engine.clone(), Vec::new());
+        let mut chat =
+            Chat { engine, conversation, images, options, stats, n_answers: 0, n_failed: 0, is_demo };
         let result = chat.talk();
         let Chat { conversation, stats, n_answers, .. } = chat;
         drop(conversation);
@@ -116,7 +125,10 @@ enum Next {
 }
 
 struct Chat {
+    engine: Engine,
     conversation: Conversation,
+    /// Images for the next message.
+    images: Vec<Arc<ImageRows>>,
     options: GenerateOptions,
     /// Sum over all answers.
     stats: Stats,
@@ -200,12 +212,24 @@ impl Chat {
 
     /// Handles one complete message or command.
     fn line(&mut self, line: &str) -> Result<Next, CliError> {
+        if let Some(file) = line.trim().strip_prefix("/image ") {
+            self.show(&pasted::path(file.trim()));
+            return Ok(Next::GoOn);
+        }
+        if let Some((file, rest)) = pasted::image(line.trim()) {
+            if self.show(&file) && !rest.is_empty() {
+                self.answer(rest)?;
+            }
+            return Ok(Next::GoOn);
+        }
         match line.trim() {
             "" => {}
+            "/image" => eprintln!("/image needs the path of a file"),
             "/exit" | "/quit" => return Ok(Next::End),
             "/help" => eprintln!("{HELP}"),
             "/clear" => {
                 self.conversation.clear();
+                self.images.clear();
                 eprintln!("(forgotten)");
             }
             word if word.starts_with('/') && !word.contains(char::is_whitespace) => {
@@ -216,15 +240,40 @@ impl Chat {
         Ok(Next::GoOn)
     }
 
+    /// Encodes an image for the next message. Returns false after an error.
+    fn show(&mut self, file: &Path) -> bool {
+        match mmproj_args::encoded(&self.engine, &[file.to_owned()]) {
+            Ok(images) => {
+                let n_rows: usize = images.iter().map(|rows| rows.len()).sum();
+                eprintln!("({}: {n_rows} tokens, with the next message)", file.display());
+                self.images.extend(images);
+                true
+            }
+            Err(err) => {
+                names::note("error", &names::with_flags(&*err));
+                self.n_failed += 1;
+                false
+            }
+        }
+    }
+
     fn answer(&mut self, message: &str) -> Result<(), CliError> {
+        let images = std::mem::take(&mut self.images);
+        // Whatever a terminal pastes, only these images have marks.
+        let message = IMAGE.repeat(images.len()) + &message.replace(IMAGE, "");
         if let Some(cancel) = &self.options.cancel {
             cancel.store(false, Ordering::Relaxed);
         }
         let mut stdout = io::stdout().lock();
-        let answered = self.conversation.answer(message, &self.options, |piece| -> Result<(), CliError> {
-            stdout.write_all(piece.as_bytes())?;
-            Ok(stdout.flush()?)
-        });
+        let answered = self.conversation.answer_about(
+            &message,
+            images,
+            &self.options,
+            |piece| -> Result<(), CliError> {
+                stdout.write_all(piece.as_bytes())?;
+                Ok(stdout.flush()?)
+            },
+        );
         writeln!(stdout)?;
         let answer = match answered {
             Ok(answer) => answer,

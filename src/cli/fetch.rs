@@ -118,7 +118,7 @@ pub fn fetch(hub: &Hub, found: &Listing) -> Result<Local, CliError> {
     if missing == 0 && is_there {
         return Ok(hub.fetch(found, &|_| {})?);
     }
-    let (n, commit) = (found.files.len(), &found.commit[..8]);
+    let (n, commit) = (found.all().count(), &found.commit[..8]);
     let files = if n == 1 { found.files[0].path.clone() } else { format!("{n} files") };
     let bytes = BinaryBytes(found.bytes());
     guest::say("", &format!("pulling {} at {commit}: {}, {bytes}", found.name.repo, files.escape_debug()));
@@ -164,7 +164,7 @@ impl Progress {
             std::env::var("HF_HUB_DISABLE_PROGRESS_BARS").is_ok_and(|on| on != "0" && !on.is_empty());
         let has_bars = std::io::stderr().is_terminal() && !is_off && !guest::is_guest();
         let bars = has_bars.then(MultiProgress::new);
-        let files = found.files.iter().map(|file| (file.path.clone(), 0, None)).collect();
+        let files = found.all().map(|file| (file.path.clone(), 0, None)).collect();
         let state = Mutex::new(State { files, last: (Instant::now(), 0) });
         Self { bars, state, total: found.bytes() }
     }

@@ -9,7 +9,7 @@ use clap::{Args, ValueEnum};
 use super::grpc_args::list;
 use super::input::BYTE_ORDER_MARK;
 use super::{CliError, names};
-use crate::serve::{LocalPage, ServeOptions, TlsFiles};
+use crate::serve::{FetchImage, LocalPage, ServeOptions, TlsFiles};
 
 /// Flags of the listener.
 #[derive(Args, Debug)]
@@ -67,6 +67,10 @@ pub struct ListenerArgs {
     /// loopback, all if it has keys]
     #[arg(long, value_name = "LIST")]
     allowed_hosts: Option<String>,
+    /// Read images in requests from http and https URLs of these hosts, never from private addresses:
+    /// comma-separated, .NAME for all names below NAME, * for all [default: only data: URLs]
+    #[arg(long, value_name = "LIST")]
+    image_hosts: Option<String>,
     /// Seconds after which a client that does not read its answer is disconnected
     #[arg(long, value_name = "S", default_value_t = 60)]
     #[arg(aliases = ["-to", "LLAMA_ARG_TIMEOUT"])]
@@ -90,6 +94,33 @@ enum LogFormat {
     Text,
     /// One JSON object per line
     Json,
+}
+
+/// The host names of a flag.
+fn host_names(flag: &str, names: &Option<String>) -> Result<Vec<String>, CliError> {
+    let hosts = list(names);
+    match hosts.iter().find(|host| !ServeOptions::is_host(host)) {
+        Some(host) => {
+            let want = "want a name such as box.lan, .box.lan for all names below it, or *";
+            Err(format!("{flag}: {want}; got {host}").into())
+        }
+        None => Ok(hosts),
+    }
+}
+
+/// Reads images from these hosts.
+#[cfg(feature = "hub")]
+fn fetch_image(hosts: Vec<String>) -> Result<FetchImage, CliError> {
+    /// Time for an image.
+    const TIME: Duration = Duration::from_secs(10);
+    let files = crate::hub::PublicFiles::new(hosts, crate::image::MAX_BYTES as u64, TIME);
+    Ok(FetchImage::new(move |url| files.get(url)))
+}
+
+/// Reads images from these hosts.
+#[cfg(not(feature = "hub"))]
+fn fetch_image(_: Vec<String>) -> Result<FetchImage, CliError> {
+    Err("--image-hosts: this build reads no URLs: it was built without the feature `hub`".into())
 }
 
 impl ListenerArgs {
@@ -123,6 +154,7 @@ impl ListenerArgs {
             tls: tls.map(|(key, certificates)| TlsFiles { key, certificates }),
             origins: list(&self.cors_origins),
             hosts: self.hosts()?,
+            fetch_image: self.fetch_image()?,
             shown_option: names::flag,
             metrics: self.metrics,
             slots: !self.no_slots,
@@ -136,13 +168,13 @@ impl ListenerArgs {
     }
 
     fn hosts(&self) -> Result<Vec<String>, CliError> {
-        let hosts = list(&self.allowed_hosts);
-        match hosts.iter().find(|host| !ServeOptions::is_host(host)) {
-            Some(host) => {
-                let want = "want a name such as box.lan, .box.lan for all names below it, or *";
-                Err(format!("--allowed-hosts: {want}; got {host}").into())
-            }
-            None => Ok(hosts),
+        host_names("--allowed-hosts", &self.allowed_hosts)
+    }
+
+    fn fetch_image(&self) -> Result<Option<FetchImage>, CliError> {
+        match host_names("--image-hosts", &self.image_hosts)? {
+            hosts if hosts.is_empty() => Ok(None),
+            hosts => fetch_image(hosts).map(Some),
         }
     }
 
@@ -245,5 +277,11 @@ mod tests {
         assert_eq!(hosts, ["box.lan", ".lab.example", "*"]);
         let said = options(&["--allowed-hosts", "box.lan,http://llm.lan"]).unwrap_err();
         assert!(said.contains("--allowed-hosts") && said.contains("http://llm.lan"), "{said}");
+        let said = options(&["--image-hosts", "https://x.y"]).unwrap_err();
+        assert!(said.contains("--image-hosts") && said.contains("https://x.y"), "{said}");
+        assert!(options(&[]).unwrap().fetch_image.is_none());
+        if cfg!(feature = "hub") {
+            assert!(options(&["--image-hosts", "x.y"]).unwrap().fetch_image.is_some());
+        }
     }
 }

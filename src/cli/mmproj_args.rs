@@ -65,9 +65,18 @@ impl MmprojArgs {
     }
 }
 
-/// The files called `*mmproj*.gguf` in the folder of a model that are for its width.
+/// The files called `*mmproj*.gguf` in the folder of a model that are for its width. In the hub's cache, also
+/// those in the nearest folder above it that has some.
 fn next_to(model: &Path) -> Vec<PathBuf> {
     let folder = model.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let is_snapshot =
+        |folder: &Path| folder.parent().and_then(Path::file_name).is_some_and(|name| name == "snapshots");
+    let n_above = folder.ancestors().position(is_snapshot).unwrap_or(0);
+    let mut found = folder.ancestors().take(n_above + 1).map(|folder| in_folder(folder, model));
+    found.find(|files| !files.is_empty()).unwrap_or_default()
+}
+
+fn in_folder(folder: &Path, model: &Path) -> Vec<PathBuf> {
     let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
     let is_named = |path: &PathBuf| {
         let name = path.file_name().map_or_else(String::new, |name| name.to_string_lossy().to_lowercase());

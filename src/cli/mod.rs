@@ -47,6 +47,7 @@ mod models_args;
 mod names;
 mod npy;
 mod out_file;
+mod pasted;
 mod perplexity;
 mod plan;
 mod pooling_args;

@@ -15,7 +15,7 @@ use crate::hub::{Choice, Hub, Listing, Name};
 /// NAME is user/repo, user/repo:TAG, user/repo/file.gguf or user/repo@revision..., also as
 /// hf.co/user/repo:TAG, hf://user/repo@revision/file.gguf or the URL of a page. Without a tag, the first of
 /// I2_S, TQ2_0, TQ1_0, Q2_0, Q4_K_M and Q8_0 that exists is chosen, or else the first file. All parts of a
-/// split model are downloaded.
+/// split model are downloaded, and the mmproj file for images if there is one.
 ///
 /// An interrupted download is resumed, and the size and hash of every file are checked. The cache is
 /// huggingface_hub's: HF_HUB_CACHE, HF_HOME, HF_TOKEN, HF_ENDPOINT and HF_HUB_OFFLINE have the same meaning.
@@ -90,12 +90,12 @@ impl PullArgs {
 
 fn show(hub: &Hub, found: &Listing, out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "{} at {}", found.name.repo, found.commit)?;
-    for file in &found.files {
-        let one = Listing { files: vec![file.clone()], ..found.clone() };
+    for file in found.all() {
+        let one = Listing { files: vec![file.clone()], mmproj: None, ..found.clone() };
         let there = file.size - hub.missing(&one).min(file.size);
         writeln!(out, "{:>14} bytes, {there:>14} downloaded  {}", file.size, file.path.escape_debug())?;
     }
-    let (n, missing) = (found.files.len(), hub.missing(found));
+    let (n, missing) = (found.all().count(), hub.missing(found));
     writeln!(out, "{:>14} bytes in {n} file(s), {missing} to download", found.bytes())?;
     out.flush()
 }

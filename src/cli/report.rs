@@ -63,16 +63,17 @@ pub fn load(
     source: &Source,
     context: &ContextArgs,
     speculation: &SpeculationArgs,
-    mmproj: Option<Mmproj>,
+    mmproj: Option<(Mmproj, bool)>,
     n_seqs: usize,
     verbose: bool,
 ) -> Result<Generator, CliError> {
     let cancel = Arc::new(AtomicBool::new(false));
     cancel_on_ctrl_c(&cancel)?;
-    let options = EngineOptions { n_seqs, mmproj, ..model.options(context.n_ctx())? };
+    let options = EngineOptions { n_seqs, ..model.options(context.n_ctx())? };
     let options = speculation.with_drafts(options)?;
     let drafting = speculation.load(model, &options)?;
     let opened = model.open(source, &options)?;
+    let options = opened.with_mmproj(options, mmproj);
     let (opened, options) = opened.fitted(options, &context.fit)?;
     let engine = opened.load(&options)?;
     if verbose {

@@ -105,7 +105,7 @@ impl RunArgs {
             &source,
             &self.context,
             &self.speculation,
-            mmproj.map(|(mmproj, _)| mmproj),
+            mmproj.map(|(mmproj, _)| (mmproj, false)),
             usize::from(self.parallel),
             self.verbose,
         )?;

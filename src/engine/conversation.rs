@@ -1,13 +1,16 @@
 //! A conversation with a model: applies the chat template, and feeds only the new tokens.
 
+use std::sync::Arc;
+
 use super::decoder::StopReason;
 use super::handle::Engine;
 use super::options::GenerateOptions;
 use super::session::Session;
 use super::stats::Stats;
+use super::vision::picture::{ImageError, ImageRows, PlacedImage};
 use crate::error::Error;
 use sterna_tokenizer::Special;
-use sterna_tokenizer::chat::{ChatTemplate, Message};
+use sterna_tokenizer::chat::{ChatTemplate, IMAGE, Message};
 
 /// Most positions kept free for an answer when old turns are dropped.
 const ANSWER_TOKENS: usize = 256;
@@ -18,6 +21,8 @@ pub struct Conversation {
     template: ChatTemplate,
     /// The system message, if any, then `user` and `assistant` messages in turn.
     messages: Vec<Message>,
+    /// The images of each message, whose places are the [marks](IMAGE) in its content.
+    images: Vec<Vec<Arc<ImageRows>>>,
     /// Text of the session's tokens and of `unfed` after them. Empty if it is not known exactly.
     seen: String,
     /// Tokens of the last answer that the session has not been fed yet.
@@ -37,6 +42,18 @@ pub struct Answer {
     pub forgotten: usize,
 }
 
+/// Tokens to feed, with placeholders of images, and the images at their positions in the session.
+struct Prompt {
+    tokens: Vec<u32>,
+    images: Vec<PlacedImage>,
+}
+
+/// The first position at which two lists of images differ.
+fn first_difference(one: &[PlacedImage], other: &[PlacedImage]) -> usize {
+    let same = one.iter().zip(other).take_while(|(one, other)| one == other).count();
+    [one.get(same), other.get(same)].into_iter().flatten().map(|image| image.at).min().unwrap_or(usize::MAX)
+}
+
 impl Conversation {
     /// An empty conversation, or one that begins with a system message.
     ///
@@ -44,9 +61,9 @@ impl Conversation {
     /// [`Error::NoSession`]; [`Error::Tokenizer`] if the file has no usable vocabulary.
     pub fn new(engine: &Engine, template: ChatTemplate, system: Option<&str>) -> Result<Self, Error> {
         engine.tokenizer()?;
-        let messages = system.map(|text| Message::new("system", text)).into_iter().collect();
-        let session = engine.session()?;
-        Ok(Self { session, template, messages, seen: String::new(), unfed: Vec::new() })
+        let messages: Vec<_> = system.map(|text| Message::new("system", text)).into_iter().collect();
+        let (session, images) = (engine.session()?, vec![Vec::new(); messages.len()]);
+        Ok(Self { session, template, messages, images, seen: String::new(), unfed: Vec::new() })
     }
 
     /// The messages so far.
@@ -62,6 +79,7 @@ impl Conversation {
     /// Drops all but the system message.
     pub fn clear(&mut self) {
         self.messages.truncate(self.first_turn());
+        self.images.truncate(self.messages.len());
         self.session.cut_back(0);
         self.forget_text();
     }
@@ -77,16 +95,33 @@ impl Conversation {
         &mut self,
         text: &str,
         options: &GenerateOptions,
+        each: impl FnMut(&str) -> Result<(), E>,
+    ) -> Result<Answer, E> {
+        self.answer_about(text, Vec::new(), options, each)
+    }
+
+    /// As [`answer`](Self::answer), about images: their places in `text` are its [marks](IMAGE).
+    ///
+    /// # Errors
+    /// As [`answer`](Self::answer); [`Error::Image`].
+    pub fn answer_about<E: From<Error>>(
+        &mut self,
+        text: &str,
+        images: Vec<Arc<ImageRows>>,
+        options: &GenerateOptions,
         mut each: impl FnMut(&str) -> Result<(), E>,
     ) -> Result<Answer, E> {
         self.messages.push(Message::new("user", text));
+        self.images.push(images);
         let result = self.generate(options, &mut each);
         match &result {
             Ok((_, answer)) if !answer.is_empty() => {
                 self.messages.push(Message::new("assistant", answer.as_str()));
+                self.images.push(Vec::new());
             }
             _ => {
                 self.messages.pop();
+                self.images.pop();
                 self.forget_text();
             }
         }
@@ -98,9 +133,16 @@ impl Conversation {
         options: &GenerateOptions,
         each: &mut impl FnMut(&str) -> Result<(), E>,
     ) -> Result<(Answer, String), E> {
-        let (prompt, rendered, forgotten) = self.prompt(options)?;
-        let fed_after_prompt = self.session.position() + prompt.len();
-        let mut generation = self.session.generate(&prompt, options)?;
+        let (Prompt { tokens, images }, rendered, forgotten) = self.prompt(options)?;
+        let fed_after_prompt = self.session.position() + tokens.len();
+        let mut rest = tokens.as_slice();
+        for image in &images {
+            let (text, after) = rest.split_at(image.at - self.session.position());
+            self.session.push(text)?;
+            self.session.push_image(&image.rows)?;
+            rest = &after[image.rows.len()..];
+        }
+        let mut generation = self.session.generate(rest, options)?;
         let mut answer = String::new();
         for piece in &mut generation {
             let piece = piece?;
@@ -136,27 +178,29 @@ impl Conversation {
         Ok((Answer { reason, stats, seed, forgotten }, answer))
     }
 
-    /// The tokens to feed, the text up to the answer, and the number of messages dropped for it.
-    fn prompt(&mut self, options: &GenerateOptions) -> Result<(Vec<u32>, String, usize), Error> {
+    /// The prompt to feed, the text up to the answer, and the number of messages dropped for it.
+    fn prompt(&mut self, options: &GenerateOptions) -> Result<(Prompt, String, usize), Error> {
         let n_ctx = self.session.engine().n_ctx();
         let answer = options.max_tokens.unwrap_or(usize::MAX).min(ANSWER_TOKENS).min(n_ctx / 4);
         let rendered = self.template.render(&self.messages, true)?;
         if let Some(new) = self.new_tokens(&rendered)?
-            && self.session.position() + new.len() + answer <= n_ctx
+            && self.session.position() + new.tokens.len() + answer <= n_ctx
         {
             return Ok((new, rendered, 0));
         }
         let (mut rendered, mut forgotten) = (rendered, 0);
         loop {
-            let tokens = self.template.encode(self.session.engine().tokenizer()?, &rendered);
+            let Prompt { tokens, mut images } = self.encode(&rendered, 0, true)?;
             if tokens.is_empty() {
                 return Err(Error::EmptyPrompt);
             }
             if tokens.len() + answer <= n_ctx {
                 let common = self.session.tokens().iter().zip(&tokens).take_while(|(a, b)| a == b).count();
-                let common = common.min(tokens.len() - 1);
-                self.session.cut_back(common);
-                return Ok((tokens[common..].to_vec(), rendered, forgotten));
+                let common = common.min(first_difference(self.session.images(), &images));
+                self.session.cut_back(common.min(tokens.len() - 1));
+                let fed = self.session.position();
+                images.retain(|image| image.at >= fed);
+                return Ok((Prompt { tokens: tokens[fed..].to_vec(), images }, rendered, forgotten));
             }
             let dropped = self.forget_oldest_turn();
             if dropped == 0 {
@@ -169,15 +213,42 @@ impl Conversation {
 
     /// Tokens of the text that follows the session's text, if `rendered` extends it. The first must be a
     /// special token: ordinary text might have merged with the last token of the session.
-    fn new_tokens(&self, rendered: &str) -> Result<Option<Vec<u32>>, Error> {
+    fn new_tokens(&self, rendered: &str) -> Result<Option<Prompt>, Error> {
         let more = match rendered.strip_prefix(self.seen.as_str()) {
             Some(more) if !self.seen.is_empty() => more,
             _ => return Ok(None),
         };
         let tokenizer = self.session.engine().tokenizer()?;
-        let tokens = tokenizer.encode(more, Special::Parse, false);
+        let Prompt { tokens, mut images } = self.encode(more, self.seen.matches(IMAGE).count(), false)?;
         let goes_on = tokens.first().is_some_and(|&id| tokenizer.is_special(id));
-        Ok(goes_on.then(|| [self.unfed.as_slice(), &tokens].concat()))
+        let before = self.session.position() + self.unfed.len();
+        images.iter_mut().for_each(|image| image.at += before);
+        Ok(goes_on.then(|| Prompt { tokens: [self.unfed.as_slice(), &tokens].concat(), images }))
+    }
+
+    /// Tokens of a text, whose first image is number `first` of the conversation. `begins` is true for the
+    /// start of a conversation.
+    fn encode(&self, text: &str, first: usize, begins: bool) -> Result<Prompt, Error> {
+        let engine = self.session.engine();
+        let tokenizer = engine.tokenizer()?;
+        let [before, after] = engine.vision().map(|vision| vision.around()).unwrap_or_default();
+        let text = text.replace(IMAGE, &format!("{before}{IMAGE}{after}"));
+        let mut rows = self.images.iter().flatten().skip(first);
+        let (mut tokens, mut images) = (Vec::new(), Vec::new());
+        for (at, part) in text.split(IMAGE).enumerate() {
+            if at > 0 {
+                let rows = rows.next().ok_or(ImageError::Template)?;
+                images.push(PlacedImage::append(Arc::clone(rows), &mut tokens));
+            }
+            match begins && at == 0 {
+                true => tokens.extend(self.template.encode(tokenizer, part)),
+                false => tokens.extend(tokenizer.encode(part, Special::Parse, false)),
+            }
+        }
+        match rows.next() {
+            None => Ok(Prompt { tokens, images }),
+            Some(_) => Err(ImageError::Template.into()),
+        }
     }
 
     /// Drops the oldest message after the system message and its answers, but never the last message.
@@ -189,6 +260,7 @@ impl Conversation {
             return 0;
         }
         self.messages.drain(first..first + n);
+        self.images.drain(first..first + n);
         n
     }
 

@@ -189,6 +189,15 @@ impl Engine {
         vision.encode(picture)
     }
 
+    /// Number of tokens of a picture in a prompt, without encoding it.
+    ///
+    /// # Errors
+    /// [`Error::Image`], also without an mmproj file.
+    pub fn image_tokens(&self, picture: &Picture) -> Result<usize, Error> {
+        let vision = self.vision().ok_or(ImageError::NoTower)?;
+        Ok(vision.n_tokens(picture)?)
+    }
+
     /// Length of an embedding, per text or (without pooling) per token; for scores, the number of labels.
     pub fn vector_len(&self) -> usize {
         self.shared.pooler.len()

@@ -21,7 +21,8 @@ use super::upload::{Checked, Progress, of_weight, upload};
 use super::vision::{Mmproj, Vision};
 use super::{act, head, mtp};
 use sterna_backend::{
-    self as backend, Backend, BackendError, DeviceMemory, DeviceOptions, Exec, Plan, WeightId, WeightRows,
+    self as backend, Backend, BackendError, DeviceMemory, DeviceOptions, Exec, MemoryKind, MemoryPart, Plan,
+    WeightId, WeightRows,
 };
 use sterna_gguf::{Access, Gguf, GgufError, OpenOptions, Source};
 use sterna_model as model;
@@ -274,11 +275,15 @@ impl Engine {
             return Err(GgufError::HeaderOnly.into());
         }
         let (model, n_ctx) = build(&gguf, options, |ty| backend.default_act_quant(ty))?;
-        let plan = plan_of(&model, &*backend)?;
+        let plan = plan_of(&model, options, &*backend)?;
         fits(&plan, n_ctx)?;
-        let Model { mut program, weights, hyper, pooling, mtp, notes: of_file } = model;
+        let Model { mut program, weights, hyper, pooling, mtp, deepstack, notes: of_file } = model;
         let vision = match &options.mmproj {
-            Some(mmproj) => Some(tower(mmproj, options, &program, hyper.dim, backend.name())?),
+            Some(mmproj) => {
+                let model = Vision::read(mmproj, options.open_options())?;
+                Vision::check_text(&model, &mmproj.file, &program, hyper.dim, deepstack.len())?;
+                Some(tower(model, mmproj.on_cpu, options, backend.name())?)
+            }
             None => None,
         };
         let pooler = Pooler::read(&pooling, &weights, options.pooling)?;
@@ -311,7 +316,7 @@ impl Engine {
             tokenizer_pre: options.tokenizer_pre,
             tokenizer: OnceLock::new(),
             mtp_cost: block.as_ref().map(|block| block.cost),
-            runner_slot: RunnerSlot::new(Runner::new(backend, exec, pages, &program, block)),
+            runner_slot: RunnerSlot::new(Runner::new(backend, exec, pages, &program, deepstack, block)),
             pooler,
             adapters: options.adapters.clone(),
             vision,
@@ -355,18 +360,15 @@ fn load_block(
     Block::new(exec, &block, norm, trunk)
 }
 
-/// Loads the vision tower for a text model, on a backend of the same name or on the CPU.
+/// Loads a vision tower on a backend of this name or on the CPU.
 fn tower(
-    mmproj: &Mmproj,
+    model: model::vision::Vision,
+    on_cpu: bool,
     options: &EngineOptions,
-    text: &Program,
-    dim: usize,
     device: &str,
 ) -> Result<Vision, Error> {
-    let model = Vision::read(mmproj, options.open_options())?;
-    Vision::check_text(&model, &mmproj.file, text, dim)?;
     let threads = options.n_threads();
-    let backend = match mmproj.on_cpu {
+    let backend = match on_cpu {
         true => backend::processor(threads)?,
         false => {
             let all = options.device.candidates(threads).into_iter();
@@ -376,9 +378,8 @@ fn tower(
             all.into_iter().find(same).unwrap_or_else(|| backend::processor(threads))?
         }
     };
-    let plans = [&model.tower, &model.merger].map(|half| backend.plan(&half.program));
-    for plan in plans {
-        fits(&plan?, options.n_ctx.unwrap_or(EngineOptions::DEFAULT_CTX))?;
+    for half in model.halves() {
+        fits(&backend.plan(&half.program)?, options.n_ctx.unwrap_or(EngineOptions::DEFAULT_CTX))?;
     }
     Vision::load(model, backend, threads)
 }
@@ -389,14 +390,40 @@ fn tower(
 /// [`Error::Model`], [`Error::Option`]; [`Error::Backend`] with every missing kernel; [`Error::DoesNotFit`].
 pub fn plan(gguf: &Gguf, options: &EngineOptions, backend: &dyn Backend) -> Result<Plan, Error> {
     let (model, n_ctx) = build(gguf, options, |ty| backend.default_act_quant(ty))?;
-    let plan = plan_of(&model, backend)?;
+    let plan = plan_of(&model, options, backend)?;
     fits(&plan, n_ctx)?;
     Ok(plan)
 }
 
-/// The plan of a model, with its MTP block, and the program that measures its keys, if it needs that one.
-fn plan_of(model: &Model, backend: &dyn Backend) -> Result<Plan, Error> {
+/// The bytes of the vision tower of these options by kind, if it runs on the backend of the text model.
+fn tower_bytes(
+    model: &Model,
+    options: &EngineOptions,
+    backend: &dyn Backend,
+) -> Result<[u64; MemoryKind::ALL.len()], Error> {
+    let here = |mmproj: &&Mmproj| !mmproj.on_cpu || backend.name() == "cpu";
+    let mut bytes = [0; MemoryKind::ALL.len()];
+    let Some(mmproj) = options.mmproj.as_ref().filter(here) else { return Ok(bytes) };
+    let vision = Vision::read(mmproj, options.open_options())?;
+    Vision::check_text(&vision, &mmproj.file, &model.program, model.hyper.dim, model.deepstack.len())?;
+    for half in vision.halves() {
+        for device in backend.memory(&half.program)? {
+            MemoryKind::ALL.iter().zip(&mut bytes).for_each(|(kind, sum)| *sum += device.bytes_of(*kind));
+        }
+    }
+    let [_, _, buffers] = &mut bytes;
+    *buffers += vision.host_bytes();
+    Ok(bytes)
+}
+
+/// The plan of a model, with its vision tower, its MTP block, and the program that measures its keys, if it
+/// needs that one.
+fn plan_of(model: &Model, options: &EngineOptions, backend: &dyn Backend) -> Result<Plan, Error> {
     let mut plan = backend.plan(&model.program)?;
+    let [weights, kv, buffers] = tower_bytes(model, options, backend)?;
+    plan.weights_bytes = plan.weights_bytes.saturating_add(weights);
+    plan.kv_bytes = plan.kv_bytes.saturating_add(kv);
+    plan.bufs_bytes = plan.bufs_bytes.saturating_add(buffers);
     if key_stats::are_missing(&model.program) {
         let Plan { kv_bytes, bufs_bytes, .. } = backend.plan(&key_stats::program(&model.program).0)?;
         plan.bufs_bytes = plan.bufs_bytes.saturating_add(kv_bytes).saturating_add(bufs_bytes);
@@ -431,6 +458,14 @@ pub fn memory(
 ) -> Result<Vec<DeviceMemory>, Error> {
     let (model, _) = build(gguf, options, |ty| backend.default_act_quant(ty))?;
     let mut devices = backend.memory(&model.program)?;
+    if let Some(device) = devices.first_mut() {
+        let names = ["vision tower", "keys and values of the vision tower", "buffers of the vision tower"];
+        let bytes = tower_bytes(&model, options, backend)?;
+        let parts = MemoryKind::ALL.into_iter().zip(names).zip(bytes).filter(|(_, bytes)| *bytes > 0);
+        let part =
+            |((kind, name), bytes): ((MemoryKind, &str), u64)| MemoryPart { kind, name: name.into(), bytes };
+        device.parts.extend(parts.map(part));
+    }
     if let Some(block) = &model.mtp {
         mtp::add_memory(&mut devices, block, block_plan(block, &model, backend)?);
     }

@@ -37,11 +37,19 @@ pub(super) struct Runner {
     changes: Vec<TokenChange>,
     /// Buffer for copying a page.
     page: Vec<u8>,
+    places: Places,
+    /// Rows of images in the step: the first of them, the image, and its first row there.
+    images: Vec<RowsOfImage>,
+}
+
+/// The places of a program where rows of images are written, and the residual stream is read.
+struct Places {
     /// Buffers that the first stages write the tokens' embeddings to.
     embedded: Vec<Buf>,
+    /// Numbers of first stages after which further rows are added ([`sterna_model::Model::deepstack`]).
+    deepstack: Vec<usize>,
     n_stages: usize,
-    /// Rows of images in the step: the first of them, the image, and its first row there.
-    images: Vec<(Range<usize>, Arc<ImageRows>, usize)>,
+    x: Buf,
 }
 
 /// Requested output of a sequence's rows in a step.
@@ -103,6 +111,7 @@ impl Runner {
         exec: Exec,
         pages: Pages,
         program: &Program,
+        deepstack: Vec<usize>,
         block: Option<Block>,
     ) -> Self {
         let logits = program.logits().map(|s| s.logits);
@@ -127,8 +136,12 @@ impl Runner {
             sampling: Vec::new(),
             changes: Vec::new(),
             page: Vec::new(),
-            embedded: embedded.collect(),
-            n_stages: program.stages.len(),
+            places: Places {
+                embedded: embedded.collect(),
+                deepstack,
+                n_stages: program.stages.len(),
+                x,
+            },
             images: Vec::new(),
         }
     }
@@ -219,11 +232,9 @@ impl Runner {
         let ran = match self.images.is_empty() && taps.is_empty() {
             true => self.backend.run(self.exec, &step),
             false => {
-                let mut run = InPieces { backend: &mut *self.backend, exec: self.exec, step: &step, done: 0 };
                 let cols = self.block.as_ref().map_or(0, Block::cols);
-                run.write_images(&self.images, &self.embedded)
-                    .and_then(|()| run.read_taps(taps, self.x, cols, &mut self.tapped))
-                    .and_then(|()| run.up_to(self.n_stages))
+                let run = InPieces { backend: &mut *self.backend, exec: self.exec, step: &step, done: 0 };
+                run.all(&self.places, &self.images, (taps, cols, &mut self.tapped))
             }
         }
         .map_err(Error::from)
@@ -462,7 +473,44 @@ struct InPieces<'a> {
     done: usize,
 }
 
+/// Rows of images in a step: the first of them, the image, and its first row there.
+type RowsOfImage = (Range<usize>, Arc<ImageRows>, usize);
+
 impl InPieces<'_> {
+    /// Runs all stages. Rows of images take the place of the embeddings of tokens, and their further rows are
+    /// added to the residual stream. Before each of `taps`, which ascend, the stream's `cols` elements of each
+    /// row are read: `out` is `[rows, taps * cols]`.
+    fn all(
+        mut self,
+        places: &Places,
+        images: &[RowsOfImage],
+        (taps, cols, out): (&[usize], usize, &mut Vec<f32>),
+    ) -> Result<(), BackendError> {
+        if !images.is_empty() {
+            self.write_images(images, &places.embedded)?;
+        }
+        let n_rows = self.step.rows.len();
+        out.resize(n_rows * taps.len() * cols, 0.0);
+        let mut rows = vec![0.0; if taps.is_empty() { 0 } else { n_rows * cols }];
+        let mut ends = places.deepstack.iter().enumerate().filter(|_| !images.is_empty()).peekable();
+        for (i, tap) in taps.iter().enumerate() {
+            // A layer reads what was added after the layer before it.
+            while let Some((at, end)) = ends.next_if(|(_, end)| *end <= tap) {
+                self.up_to(*end)?;
+                self.add_images(images, at, places.x)?;
+            }
+            self.up_to(*tap)?;
+            self.backend.read(self.exec, places.x, 0, &mut rows)?;
+            let all = out.chunks_exact_mut(taps.len() * cols).zip(rows.chunks_exact(cols));
+            all.for_each(|(out, row)| out[i * cols..(i + 1) * cols].copy_from_slice(row));
+        }
+        for (at, end) in ends {
+            self.up_to(*end)?;
+            self.add_images(images, at, places.x)?;
+        }
+        self.up_to(places.n_stages)
+    }
+
     /// Runs the stages before `end` that have not run yet.
     fn up_to(&mut self, end: usize) -> Result<(), BackendError> {
         if end > self.done {
@@ -473,18 +521,10 @@ impl InPieces<'_> {
     }
 
     /// Runs the first stages, which write embeddings of tokens, and replaces those of rows of images.
-    fn write_images(
-        &mut self,
-        images: &[(Range<usize>, Arc<ImageRows>, usize)],
-        embedded: &[Buf],
-    ) -> Result<(), BackendError> {
-        if images.is_empty() {
-            return Ok(());
-        }
+    fn write_images(&mut self, images: &[RowsOfImage], embedded: &[Buf]) -> Result<(), BackendError> {
         self.up_to(embedded.len())?;
         for (rows, image, first) in images {
-            let dim = image.values().len() / image.len();
-            let values = &image.values()[first * dim..(first + rows.len()) * dim];
+            let values = part(image.values(), rows, image, *first);
             for buf in embedded {
                 self.backend.write(self.exec, *buf, rows.start, values)?;
             }
@@ -492,25 +532,23 @@ impl InPieces<'_> {
         Ok(())
     }
 
-    /// Runs the stages before each tap, and reads the residual stream `x` there: `[rows, taps * cols]`.
-    fn read_taps(
-        &mut self,
-        taps: &[usize],
-        x: Buf,
-        cols: usize,
-        out: &mut Vec<f32>,
-    ) -> Result<(), BackendError> {
-        let n_rows = self.step.rows.len();
-        out.resize(n_rows * taps.len() * cols, 0.0);
-        let mut rows = vec![0.0; if taps.is_empty() { 0 } else { n_rows * cols }];
-        for (i, tap) in taps.iter().enumerate() {
-            self.up_to(*tap)?;
-            self.backend.read(self.exec, x, 0, &mut rows)?;
-            let all = out.chunks_exact_mut(taps.len() * cols).zip(rows.chunks_exact(cols));
-            all.for_each(|(out, row)| out[i * cols..(i + 1) * cols].copy_from_slice(row));
+    /// Adds the further rows `at` of images to the residual stream.
+    fn add_images(&mut self, images: &[RowsOfImage], at: usize, x: Buf) -> Result<(), BackendError> {
+        for (rows, image, first) in images {
+            let further = part(&image.deepstack()[at], rows, image, *first);
+            let mut sum = vec![0.0; further.len()];
+            self.backend.read(self.exec, x, rows.start, &mut sum)?;
+            sum.iter_mut().zip(further).for_each(|(sum, further)| *sum += further);
+            self.backend.write(self.exec, x, rows.start, &sum)?;
         }
         Ok(())
     }
+}
+
+/// The part of an image's rows that a step has.
+fn part<'a>(values: &'a [f32], rows: &Range<usize>, image: &ImageRows, first: usize) -> &'a [f32] {
+    let dim = values.len() / image.len();
+    &values[first * dim..(first + rows.len()) * dim]
 }
 
 /// Holds the runner between steps. A step takes it out, so no lock is held while a device works.

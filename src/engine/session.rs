@@ -112,6 +112,11 @@ impl Session {
         self.seq.text()
     }
 
+    /// Its images, in order.
+    pub(super) fn images(&self) -> &[PlacedImage] {
+        &self.seq.images
+    }
+
     /// True if it contains images.
     pub(super) fn has_images(&self) -> bool {
         !self.seq.images.is_empty()

@@ -379,7 +379,7 @@ fn retry_after(answer: &Answer) -> Option<Duration> {
 }
 
 /// Scheme, host and port of an http or https URL.
-fn origin(url: &str) -> Option<String> {
+pub(super) fn origin(url: &str) -> Option<String> {
     let (scheme, rest) = url.split_once("://")?;
     let scheme = scheme.to_ascii_lowercase();
     let authority = rest.split(['/', '?', '#']).next()?.to_ascii_lowercase();

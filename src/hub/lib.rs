@@ -16,6 +16,7 @@ mod error;
 mod http;
 mod names;
 mod options;
+mod public_files;
 mod transfer;
 mod web_file;
 
@@ -29,8 +30,9 @@ pub use api::RemoteFile;
 pub use cache::{Cached, CachedFile, repositories};
 pub use error::HubError;
 pub use http::Stopper;
-pub use names::{Choice, DEFAULTS, Name, Repo, is_gguf, is_prefixed};
+pub use names::{Choice, DEFAULTS, Name, Repo, is_gguf, is_mmproj, is_prefixed};
 pub use options::{HubOptions, Token};
+pub use public_files::PublicFiles;
 pub use transfer::{Event, Listener};
 pub use web_file::WebFile;
 
@@ -56,12 +58,19 @@ pub struct Listing {
     pub commit: String,
     /// The files; of a split model, all parts in order.
     pub files: Vec<RemoteFile>,
+    /// The file with the model's vision tower, which is downloaded with it.
+    pub mmproj: Option<RemoteFile>,
 }
 
 impl Listing {
     /// Bytes of all files.
     pub fn bytes(&self) -> u64 {
-        self.files.iter().map(|file| file.size).sum()
+        self.all().map(|file| file.size).sum()
+    }
+
+    /// All files that are downloaded.
+    pub fn all(&self) -> impl Iterator<Item = &RemoteFile> {
+        self.files.iter().chain(&self.mmproj)
     }
 }
 
@@ -118,8 +127,12 @@ impl Hub {
         let paths: Vec<&str> = listed.iter().map(|file| file.path.as_str()).collect();
         let chosen = names::choose(name, &paths)?;
         let file = |path: &str| listed.iter().find(|file| file.path == path).cloned();
+        let mmproj = match name.choice {
+            Choice::Checkpoint => None,
+            _ => chosen.first().and_then(|model| names::mmproj(model, &paths)).and_then(file),
+        };
         let files = chosen.into_iter().filter_map(file).collect();
-        Ok(Listing { name: name.clone(), commit, files })
+        Ok(Listing { name: name.clone(), commit, files, mmproj })
     }
 
     /// Files of a name from the cache only: the revision is resolved as in the last request, and the files
@@ -162,7 +175,7 @@ impl Hub {
     /// Missing files, each with the bytes still to download.
     fn lacking<'a>(&self, found: &'a Listing) -> Vec<(&'a RemoteFile, u64)> {
         let cached = self.repository(&found.name.repo);
-        let lacking = found.files.iter().filter(|file| !cached.has(&found.commit, file));
+        let lacking = found.all().filter(|file| !cached.has(&found.commit, file));
         let to_come = |file: &RemoteFile| match cache::is_whole(&cached.blob(file), file.size) {
             true => 0,
             // A part that is too long is downloaded from the start.

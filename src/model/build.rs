@@ -54,6 +54,8 @@ pub struct Builder<'a> {
     /// The file of the model, if this one drafts for it, and the tensors that it lends.
     model: Option<&'a Gguf>,
     lent: Vec<String>,
+    /// Ends of the layers after which further rows of images are added.
+    deepstack: Vec<usize>,
 }
 
 impl<'a> Builder<'a> {
@@ -82,6 +84,7 @@ impl<'a> Builder<'a> {
             mtp: None,
             model: None,
             lent: Vec::new(),
+            deepstack: Vec::new(),
         })
     }
 
@@ -139,6 +142,33 @@ impl<'a> Builder<'a> {
     /// The MTP block, if it was built.
     pub(super) fn take_mtp(&mut self) -> Option<DraftBlock> {
         self.mtp.take()
+    }
+
+    /// Number of the program's stages up to the end of a layer, if it has that layer.
+    pub(super) fn end_of(&self, layer: usize) -> Option<usize> {
+        let prefix = format!("{layer}.");
+        let last = self.program.stages.iter().rposition(|(label, _)| label.starts_with(&prefix));
+        last.map(|last| last + 1)
+    }
+
+    /// Adds further rows of images to the residual stream after each of the first `n` layers, which `key`
+    /// counts ([`Model::deepstack`](super::Model::deepstack)).
+    ///
+    /// # Errors
+    /// [`ModelError::Metadata`] if there are fewer layers.
+    pub(super) fn deepstack(&mut self, key: &str, n: usize) -> Result<(), ModelError> {
+        if !self.options.images {
+            return Ok(());
+        }
+        let ends: Option<Vec<usize>> = (0..n).map(|layer| self.end_of(layer)).collect();
+        self.deepstack =
+            ends.ok_or_else(|| self.wrong(key, format!("at most the {} layers", self.hyper.n_layers), n))?;
+        Ok(())
+    }
+
+    /// The ends of layers for [`Model::deepstack`](super::Model::deepstack).
+    pub(super) fn take_deepstack(&mut self) -> Vec<usize> {
+        std::mem::take(&mut self.deepstack)
     }
 
     /// True if the program of the MTP block is requested.

@@ -91,6 +91,7 @@ pub static REGISTRY: &[&Architecture] = &[
     &minicpm::ARCHITECTURE,
     &qwen2::ARCHITECTURE,
     &qwen3::ARCHITECTURE,
+    &qwen3::VL,
     &qwen35::ARCHITECTURE,
     &qwen3next::ARCHITECTURE,
     &gpt2::ARCHITECTURE,
@@ -167,6 +168,9 @@ pub struct Model {
     pub pooling: PoolingHead,
     /// The MTP block, if the file has one and [`Options::mtp`] requests it.
     pub mtp: Option<DraftBlock>,
+    /// Numbers of first stages after which further rows of images are added to the residual stream: one entry
+    /// per further row of each token of an image (Qwen3-VL).
+    pub deepstack: Vec<usize>,
     /// Notes on this file for the user, one sentence each.
     pub notes: Vec<String>,
 }
@@ -186,7 +190,7 @@ impl Model {
         (architecture.build)(&mut builder)?;
         mtp::build(&mut builder)?;
         let pooling = PoolingHead::read(&mut builder)?;
-        let mtp = builder.take_mtp();
+        let (mtp, deepstack) = (builder.take_mtp(), builder.take_deepstack());
         let keys = builder.check_keys();
         let (program, weights, notes) = builder.finish()?;
         // A tensor of another model says more than its keys.
@@ -196,7 +200,7 @@ impl Model {
             [Some(pooling.norm.weight), pooling.norm.bias].into_iter().flatten().collect();
         program.check_all_named(&by_host)?;
         mtp.iter().try_for_each(DraftBlock::check)?;
-        Ok(Self { program, weights, hyper, pooling, mtp, notes })
+        Ok(Self { program, weights, hyper, pooling, mtp, deepstack, notes })
     }
 }
 
@@ -320,7 +324,7 @@ mod tests {
         let message = by_name("mamba").unwrap_err().to_string();
         assert!(message.contains("`mamba`; ") && message.contains("bitnet-b1.58"), "{message}");
         for (name, want) in
-            [("gemma3n", "gemma3"), ("llama4", "llama"), ("qwen3vl", "qwen3"), ("glm4v", "glm4")]
+            [("gemma3n", "gemma3"), ("llama4", "llama"), ("qwen3v", "qwen3"), ("glm4v", "glm4")]
         {
             let message = by_name(name).unwrap_err().to_string();
             assert!(message.contains(&format!("`{name}` (the nearest is `{want}`); ")), "{message}");

@@ -9,7 +9,7 @@ use super::build::times;
 use super::sparse::Sparse;
 use super::{Architecture, Builder, LayerHyper, ModelError};
 use sterna_program::{
-    Act, Attend, AttnIn, Buf, FfnIn, Norm, ProjAdd, ProjIn, QkNorm, QueryScale, RopeId, RopeStyle,
+    Act, Attend, AttnIn, Axis, Buf, FfnIn, Norm, ProjAdd, ProjIn, QkNorm, QueryScale, RopeId, RopeStyle,
 };
 
 /// Llama.
@@ -20,6 +20,8 @@ pub static ARCHITECTURE: Architecture =
 pub(super) struct Variant<'a> {
     /// Elements of a head that RoPE rotates together.
     pub rope: RopeStyle,
+    /// Axis of each pair that RoPE rotates, if images have positions on several axes; empty otherwise.
+    pub axes: &'a [Axis],
     /// Returns true if queries and keys of a layer are rotated.
     pub rotates: &'a dyn Fn(usize) -> bool,
     /// True if queries, keys and values must have biases. Every layer may have them.
@@ -71,6 +73,7 @@ impl Variant<'_> {
     /// Llama itself.
     pub(super) const PLAIN: Self = Self {
         rope: RopeStyle::Adjacent,
+        axes: &[],
         rotates: &|_| true,
         qkv_bias: false,
         qk_norm: None,
@@ -125,7 +128,11 @@ pub(super) fn decoder(m: &mut Builder<'_>, form: &Variant<'_>) -> Result<(), Mod
     let dim = h.dim;
 
     let x = m.embed(form.embedding)?;
-    let rope = |m: &mut Builder<'_>| if form.long_rope { m.long_rope(form.rope) } else { m.rope(form.rope) };
+    let rope = |m: &mut Builder<'_>| match form.axes {
+        [] if form.long_rope => m.long_rope(form.rope),
+        [] => m.rope(form.rope),
+        axes => m.rope_of_axes(form.rope, axes.iter().copied()),
+    };
     let n_layers = m.trunk()?;
     let windows = form.windows.filter(|_| m.value("attention.sliding_window").is_some());
     let windows = windows.map(|windowed| m.windows(windowed.period)).transpose()?;

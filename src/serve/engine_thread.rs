@@ -98,7 +98,8 @@ fn ready(app: &App, at: usize, loaded: Loaded) -> Result<(Served, Batch), LoadEr
     };
     let name = name.filter(|name| !name.trim().is_empty());
     let name = name.unwrap_or_else(|| app.models.source(at).name.clone());
-    let served = Served::new(loaded, name, app.options.template.as_deref())?;
+    let mut served = Served::new(loaded, name, app.options.template.as_deref())?;
+    served.fetch_image.clone_from(&app.options.fetch_image);
     let options = BatchOptions { host_bytes: app.options.swap_bytes, ..BatchOptions::default() };
     let batch = served.engine.batch(options)?;
     Ok((served, batch))

@@ -56,6 +56,7 @@ mod worker;
 
 pub use companion::{Companion, Endpoint};
 pub use error::ServeError;
+pub use images::FetchImage;
 pub use in_process::{Answer, Canceller, InProcess, Listening, Piece};
 pub use local::LocalPage;
 pub use model::{LoadError, Loaded, ModelSource, Opened};

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use super::constraints::{AnswerForm, Constraints};
 use super::error::ApiError;
 use super::fields::{Fields, missing, request};
-use super::images::{self, ImageUrl};
+use super::images::{self, GivenImage, ImageFile, Images};
 use super::kinds::{Any, Bool, Dict, Entries, List, Object, Only, Text, TextOr, Word};
 use super::model::Served;
 use super::results;
@@ -65,9 +65,10 @@ request! {
 }
 
 request! {
-    /// A part with an image, in `/v1/chat/completions`, if the server has the model's mmproj file.
-    pub struct ImagePart of { "const": "image_url" } {
-        /// A data URL in base64, or an object with one as its `url`.
+    /// A part with an image, if the server has the model's mmproj file.
+    pub struct ImagePart of { "enum": ["image_url", "input_image"] } {
+        /// A URL, or an object with one as its `url`: a data URL in base64, or that of a file at a host that
+        /// the server allows.
         image_url: Any as { "type": ["string", "object"] },
     }
 }
@@ -132,7 +133,7 @@ pub struct ChatPrompt {
     /// Tools and other variables of the template.
     pub extras: Extras,
     /// Images at the [marks](chat::IMAGE) in the messages.
-    pub images: Vec<ImageUrl>,
+    pub images: Vec<GivenImage>,
 }
 
 impl ChatPrompt {
@@ -172,6 +173,14 @@ impl ChatPrompt {
 }
 
 impl ChatPrompt {
+    /// Number of tokens of the conversation with its images.
+    ///
+    /// # Errors
+    /// As [`prompt`](Self::prompt); 400 for an image that cannot be read or decoded.
+    pub fn count(&self, served: &Served) -> Result<usize, ApiError> {
+        images::count(served, &self.prompt(served)?, &self.images)
+    }
+
     /// Adds the tools of `constraints`: to the template if it supports tools, otherwise as messages.
     #[must_use]
     pub fn offering(mut self, constraints: &Constraints, served: &Served) -> Self {
@@ -197,7 +206,7 @@ pub fn chat_prompt_with_tools(
     fields: &Fields<'_, ChatFields>,
     served: &Served,
 ) -> Result<ChatPrompt, ApiError> {
-    let chat = chat_prompt(messages, fields)?;
+    let chat = chat_prompt(messages, fields, served)?;
     Ok(chat.offering(&Constraints::of_chat(&fields.part(), &fields.part(), served)?, served))
 }
 
@@ -219,13 +228,14 @@ pub fn at_least_one<'m, 'v, R>(messages: &'m Entries<'v, R>) -> Result<&'m Entri
 pub fn chat_prompt(
     messages: &Entries<'_, Message>,
     fields: &Fields<'_, ChatFields>,
+    served: &Served,
 ) -> Result<ChatPrompt, ApiError> {
-    let mut images = Vec::new();
-    let messages = at_least_one(messages)?.iter().map(|message| read(&message?, Some(&mut images)));
+    let mut images = Images::of(served);
+    let messages = at_least_one(messages)?.iter().map(|said| message(&said?, &mut images));
     let messages = messages.collect::<Result<_, _>>()?;
     let thinking = Thinking::by_effort(fields.reasoning_effort()?);
     let chat = going_on(&fields.part(), messages, extras(&fields.part(), thinking)?)?;
-    Ok(ChatPrompt { images, ..chat })
+    Ok(ChatPrompt { images: images.list, ..chat })
 }
 
 /// The conversation of these messages. The last one may be an assistant message to continue.
@@ -275,16 +285,12 @@ pub fn going_on(
     Ok(ChatPrompt { messages, add_generation_prompt: true, assistant_prefix, extras, images: Vec::new() })
 }
 
-/// Reads one message without images.
+/// Reads one message, and adds its images to `images`. Those of a system message are refused, because
+/// templates and other endpoints move its text.
 ///
 /// # Errors
 /// 400 that names the field.
-pub fn message(fields: &Fields<'_, Message>) -> Result<chat::Message, ApiError> {
-    read(fields, None)
-}
-
-/// Reads one message, and adds its images to `images`; `None` refuses them.
-fn read(fields: &Fields<'_, Message>, images: Option<&mut Vec<ImageUrl>>) -> Result<chat::Message, ApiError> {
+pub fn message(fields: &Fields<'_, Message>, images: &mut Images) -> Result<chat::Message, ApiError> {
     let role = fields.role()?;
     fields.function_call()?;
     let tool_calls = fields.tool_calls()?.unwrap_or_default();
@@ -295,7 +301,11 @@ fn read(fields: &Fields<'_, Message>, images: Option<&mut Vec<ImageUrl>>) -> Res
     }
     Ok(chat::Message {
         role: role.to_owned(),
-        content: if role == "tool" { results::text(&path, given) } else { parts(&path, given, images)? },
+        content: match role {
+            "tool" => results::text(&path, given, images),
+            "system" => content(&path, given)?,
+            _ => parts(&path, given, Some(images))?,
+        },
         reasoning_content: fields.reasoning_content()?.map(str::to_owned),
         tool_calls: tool_calls.iter().map(|call| self::call(&call?)).collect::<Result<_, _>>()?,
         tool_call_id: fields.tool_call_id()?.map(str::to_owned),
@@ -366,47 +376,39 @@ pub fn content(name: &str, value: Option<&Value>) -> Result<String, ApiError> {
 }
 
 /// As [`content`]; parts with images are added to `images`, and are marks in the text.
-fn parts(
-    name: &str,
-    value: Option<&Value>,
-    mut images: Option<&mut Vec<ImageUrl>>,
-) -> Result<String, ApiError> {
+fn parts(name: &str, value: Option<&Value>, mut images: Option<&mut Images>) -> Result<String, ApiError> {
     let parts = match value {
         None => return Ok(String::new()),
         Some(Value::String(text)) => return Ok(text.clone()),
         Some(Value::Array(parts)) => parts,
         Some(other) => return Err(ApiError::field(name, "a text or a list of parts", other)),
     };
-    let mut text = String::new();
+    let mut texts = Vec::with_capacity(parts.len());
     for (at, part) in parts.iter().enumerate() {
         let fields = Fields::<ContentPart>::inside(format!("{name}[{at}]"), part)?;
-        let said = match (fields.r#type()?.unwrap_or("text"), &mut images) {
+        texts.push(match (fields.r#type()?.unwrap_or("text"), &mut images) {
             ("text" | "input_text" | "output_text", _) => fields.part::<TextPart>().text()?,
             ("refusal", _) => fields.part::<RefusalPart>().refusal()?,
-            ("image_url", Some(images)) => {
-                images.push(image(&fields.part())?);
-                text += chat::IMAGE;
-                continue;
-            }
-            (other, _) => {
-                let want = "`text`: this model reads nothing else";
+            ("image_url" | "input_image", Some(images)) => image(&fields.part(), images)?,
+            (other, images) => {
+                let want = match images {
+                    Some(_) => "`text` or an image",
+                    None => "`text`: images are read in messages of the user and results of tools",
+                };
                 return Err(ApiError::field(fields.path("type"), want, &other.into()));
             }
-        };
-        if at > 0 && !text.ends_with(chat::IMAGE) {
-            text.push('\n');
-        }
-        text += said;
+        });
     }
-    Ok(text)
+    Ok(images::joined(texts))
 }
 
-fn image(fields: &Fields<'_, ImagePart>) -> Result<ImageUrl, ApiError> {
+/// Adds the image of a part, and returns its mark.
+fn image(fields: &Fields<'_, ImagePart>, images: &mut Images) -> Result<&'static str, ApiError> {
     let path = fields.path("image_url");
-    let want = "a data URL, or an object with one as its `url`";
+    let want = "a data URL, or an object with one as its `url`: this server stores no files";
     let Some(value) = fields.image_url()? else { return Err(ApiError::missing(&path, want)) };
     match value.as_str().or_else(|| value.get("url")?.as_str()) {
-        Some(url) => Ok(ImageUrl { path, url: url.to_owned() }),
+        Some(url) => Ok(images.add(path, ImageFile::Url(url.to_owned()))),
         None => Err(ApiError::field(path, want, value)),
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use super::images::FetchImage;
 use schemars::JsonSchema;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
@@ -122,6 +123,8 @@ pub struct Served {
     pub quantization: String,
     /// Time when it was loaded, in seconds since 1970.
     pub created: u64,
+    /// Reads images at URLs in requests, if the operator allows that.
+    pub fetch_image: Option<FetchImage>,
     chats: bool,
     grammars: OnceLock<Grammars>,
     /// Adapters of requests that choose none.
@@ -166,6 +169,7 @@ impl Served {
             template,
             template_source,
             created,
+            fetch_image: None,
             grammars: OnceLock::new(),
         })
     }

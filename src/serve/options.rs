@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::http::host::is_entry;
+use super::images::FetchImage;
 use super::local::LocalPage;
 use super::slots::SlotLimits;
 
@@ -55,6 +56,8 @@ pub struct ServeOptions {
     pub embd_normalize: i32,
     /// Default of `cache_prompt`: whether prompts reuse pages of earlier ones.
     pub cache_prompt: bool,
+    /// Reads images at http and https URLs in requests; `None` refuses such URLs.
+    pub fetch_image: Option<FetchImage>,
     /// Bytes of host memory for KV pages of preempted sequences, to be copied back instead of recomputed.
     pub swap_bytes: usize,
     /// Maximum requests waiting for a slot.
@@ -121,6 +124,7 @@ impl Default for ServeOptions {
             max_tokens: None,
             embd_normalize: 2,
             cache_prompt: true,
+            fetch_image: None,
             swap_bytes: 1 << 30,
             queue: 64,
             models_max: 4,

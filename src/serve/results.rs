@@ -1,9 +1,12 @@
 //! Results of tools as text for the model. The client that calls tools cannot know in advance what they
-//! return, and an error would end the conversation: what is not text becomes words or a note.
+//! return, and an error would end the conversation: what is neither text nor an image that the model can see
+//! becomes words or a note.
 
 use serde_json::Value;
 
-/// Text in place of an image: no model here can see.
+use super::images::{self, ImageFile, Images};
+
+/// Text in place of an image that the model cannot see.
 const UNSEEN: &str = "[There is an image here, which this model cannot see.]";
 /// Text in place of a sound.
 const UNHEARD: &str = "[There is a sound here, which this model cannot hear.]";
@@ -52,30 +55,36 @@ const PARTS: &[(&str, Part)] = &[
     ("web_search_result", Part::Words(&["title", "url"])),
 ];
 
-/// Logs and returns the text that replaces an image at `name` of a request.
-pub fn unseen(name: &str) -> &'static str {
-    note(name, "image", UNSEEN)
-}
-
 fn note(name: &str, kind: &str, note: &'static str) -> &'static str {
     tracing::warn!(field = name, kind, "a tool's result has a part that is not text: the model gets a note");
     note
 }
 
-/// The text of a tool's result at `name` of a request: texts as they are, one line per part of a list, words
-/// or notes in place of other parts, and JSON for values that are not parts.
-pub fn text(name: &str, value: Option<&Value>) -> String {
+/// The mark of an image at `name` of a request, in base64, or the text that replaces it.
+pub fn image(name: &str, data: &str, images: &mut Images) -> &'static str {
+    match images.sees_results() {
+        true => images.add(name.to_owned(), ImageFile::Base64(data.to_owned())),
+        false => note(name, "image", UNSEEN),
+    }
+}
+
+/// The text of a tool's result at `name` of a request: texts as they are, one line per part of a list, marks
+/// of images, words or notes in place of other parts, and JSON for values that are not parts.
+pub fn text(name: &str, value: Option<&Value>, images: &mut Images) -> String {
     match value {
         None | Some(Value::Null) => String::new(),
         Some(Value::String(text)) => text.clone(),
         Some(Value::Array(parts)) => {
-            parts.iter().map(|part| text(name, Some(part))).collect::<Vec<_>>().join("\n")
+            let parts = parts.iter().enumerate();
+            let texts: Vec<String> =
+                parts.map(|(at, part)| text(&format!("{name}[{at}]"), Some(part), images)).collect();
+            images::joined(texts)
         }
-        Some(part) => part_text(name, part),
+        Some(part) => part_text(name, part, images),
     }
 }
 
-fn part_text(name: &str, part: &Value) -> String {
+fn part_text(name: &str, part: &Value, images: &mut Images) -> String {
     let Some(kind) = part.get("type").and_then(Value::as_str) else {
         return match (part.get("text"), part.get("blob")) {
             (Some(Value::String(text)), _) => text.clone(),
@@ -86,10 +95,13 @@ fn part_text(name: &str, part: &Value) -> String {
     };
     match PARTS.iter().find(|(known, _)| *known == kind) {
         Some((_, Part::Words(fields))) => {
-            let words = fields.iter().map(|field| text(name, part.get(field)));
-            words.filter(|words| !words.is_empty()).collect::<Vec<_>>().join("\n")
+            let words = fields.iter().map(|field| text(&format!("{name}.{field}"), part.get(field), images));
+            images::joined(words.filter(|words| !words.is_empty()).collect::<Vec<_>>())
         }
-        Some((kind, Part::Note(text))) => note(name, kind, text).to_owned(),
+        Some((kind, Part::Note(text))) => {
+            let mark = if *text == UNSEEN { images.add_result(name, part) } else { None };
+            mark.unwrap_or_else(|| note(name, kind, text)).to_owned()
+        }
         None => match part.get("text").or_else(|| part.get("error_code")) {
             Some(Value::String(text)) => text.clone(),
             _ => {
@@ -137,8 +149,8 @@ mod tests {
             ),
             (json!({ "type": "image", "data": "AA==" }), UNSEEN),
         ] {
-            assert_eq!(text("content", Some(&value)), want, "{value}");
+            assert_eq!(text("content", Some(&value), &mut Images::default()), want, "{value}");
         }
-        assert_eq!(text("content", None), "");
+        assert_eq!(text("content", None, &mut Images::default()), "");
     }
 }

@@ -1,9 +1,12 @@
-//! `sterna run` with images, as a user types it.
+//! Images in `sterna run` and `chat`, and in `plan`, as a user types it.
 #![cfg(feature = "cli")]
 
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::Output;
+use std::process::{Output, Stdio};
+
+use sterna::gguf::Gguf;
 
 use super::program::{command, text};
 
@@ -80,4 +83,64 @@ fn what_is_wrong_with_an_image_is_said() {
         &["2 markers <__media__>", "1 images"],
     );
     refused(&with("mmproj.gguf", &["--image", "square.png", "-b", "8"]), &["16 rows", "--batch-size"]);
+}
+
+/// The answers of a chat to these lines.
+fn chat(folder: &Path, mmproj: &[&str], lines: &str) -> Output {
+    let fixed = ["--temp", "0", "-n", "8", "-t", "2", "-c", "256", "--backend", "cpu"];
+    let mut command = command();
+    command.args(["chat", "-m"]).arg(folder.join("text.gguf")).args(fixed).args(mmproj).current_dir(folder);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    child.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
+    child.wait_with_output().unwrap()
+}
+
+/// An image by its command and by its path, in the first turn and in a later one, which reuses the first.
+#[test]
+fn chat_shows_images() {
+    let Some(folder) = folder() else { return };
+    let mmproj = ["--mmproj", "mmproj.gguf"];
+    let said = |lines: &str| {
+        let output = chat(&folder, &mmproj, lines);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        text(&output.stdout).to_owned()
+    };
+    let by_command = said("/image square.png\nWhat is this?\nAnd now?\n");
+    assert_eq!(said("square.png What is this?\nAnd now?\n"), by_command);
+    assert_ne!(said("wide.png What is this?\nAnd now?\n"), by_command);
+    assert_ne!(said("What is this?\nAnd now?\n"), by_command);
+    let later = said("What is this?\n'square.png' And now?\nAnd then?\n");
+    assert_ne!(said("What is this?\nAnd now?\nAnd then?\n"), later);
+    let output = chat(&folder, &["--no-mmproj"], "/image square.png\n/image absent.png\n");
+    refused(&output, &["--mmproj gives the file", "absent.png", "no message was answered"]);
+}
+
+/// The weights are those of the file, with two matrices in f32; the host has the positions and the last norm.
+#[test]
+fn plan_counts_the_tower() {
+    let Some(folder) = folder() else { return };
+    let plan = |mmproj: &[&str]| -> serde_json::Value {
+        let mut command = command();
+        command.args(["plan", "--json", "--backend", "cpu", "-m"]).arg(folder.join("text.gguf")).args(mmproj);
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    let file = folder.join("mmproj.gguf");
+    let [with, without] = [plan(&["--mmproj", file.to_str().unwrap()]), plan(&["--no-mmproj"])];
+    let parts = |plan: &serde_json::Value| plan["devices"][0]["parts"].as_array().unwrap().clone();
+    let named = |name: &str| {
+        let found = parts(&with).into_iter().find(|part| part["name"] == name);
+        found.unwrap_or_else(|| panic!("{name}: {with}"))["bytes"].as_u64().unwrap()
+    };
+    let tensors = Gguf::open(&file).unwrap();
+    let bytes = tensors.tensors().iter().map(|tensor| match tensor.name.as_str() {
+        "v.position_embd.weight" | "v.post_ln.weight" | "v.post_ln.bias" => 0,
+        "v.patch_embd.weight" | "mm.input_projection.weight" => 4 * tensor.n_elems() as u64,
+        _ => tensor.n_bytes,
+    });
+    assert_eq!(named("vision tower"), bytes.sum::<u64>());
+    assert!(named("keys and values of the vision tower") > 0 && named("buffers of the vision tower") > 0);
+    assert_eq!(parts(&without).len() + 3, parts(&with).len());
 }

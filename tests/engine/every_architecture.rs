@@ -28,8 +28,8 @@ const ELSEWHERE: [(&str, [&str; 3]); 4] = [
     ("qwen35moe", ["hf/qwen35moe.llamacpp-f16.gguf", "hf/prompts.txt", "hf/qwen35moe.hf-fp32.logits.npy"]),
 ];
 
-/// Names with a model that `scripts/golden/transformers` creates, with logits by transformers.
-const OF_TRANSFORMERS: [&str; 19] = [
+/// Names with a model that `scripts/golden/transformers` or `qwen3vl` creates, with logits by transformers.
+const OF_TRANSFORMERS: [&str; 21] = [
     "apertus",
     "mellum",
     "arcee",
@@ -49,6 +49,8 @@ const OF_TRANSFORMERS: [&str; 19] = [
     "dots1",
     "bailingmoe2",
     "afmoe",
+    "qwen3vl",
+    "qwen3vlmoe",
 ];
 
 /// Names that `card.rs` does not translate, because readers of model cards have no other name for them.

@@ -8,11 +8,13 @@ use std::io::{self, Write};
 use clap::Args;
 use ggml_types::{KvCodec, kv};
 
-use super::CliError;
 use super::fit_args::wish;
+use super::mmproj_args::MmprojArgs;
 use super::model_args::LoadArgs;
+use super::source::Source;
 use super::speculation_args::MtpArgs;
 use super::units::{count, memory_size};
+use super::{CliError, names};
 use crate::backend::{
     self, Backend, BackendError, CardOnPaper, DeviceMemory, DeviceOptions, GpuLayers, OptionId, Resident,
 };
@@ -48,6 +50,8 @@ pub struct PlanArgs {
     parallel: u16,
     #[command(flatten)]
     drafts: MtpArgs,
+    #[command(flatten)]
+    mmproj: MmprojArgs,
     /// Plan for an NVIDIA GPU with this much memory, such as 16G
     #[arg(long, value_name = "SIZE", value_parser = memory_size, conflicts_with = "device")]
     vram: Option<u64>,
@@ -131,9 +135,22 @@ impl PlanArgs {
     /// # Errors
     /// A file that is not a model; an unknown backend or GPU; missing kernels; stdout that cannot be written.
     pub fn run(self) -> Result<(), CliError> {
-        let (source, gguf) = self.model()?;
-        let options = self.options()?;
-        let backend = self.backend(&gguf, &options)?;
+        let (source, gguf, local) = self.model()?;
+        let mmproj = local.map(|local| self.mmproj.mmproj(&local)).transpose()?.flatten();
+        let (options, is_found) = match mmproj {
+            Some((mmproj, is_found)) => (EngineOptions { mmproj: Some(mmproj), ..self.options()? }, is_found),
+            None => (self.options()?, false),
+        };
+        let without = EngineOptions { mmproj: None, ..options.clone() };
+        let backend = self.backend(&gguf, if is_found { &without } else { &options })?;
+        // A file that was only found is left out if the backend cannot run the model with images.
+        let options = match engine::memory(&gguf, &options, &*backend) {
+            Err(err @ Error::Backend(BackendError::Missing { .. })) if is_found => {
+                names::note("note", &format!("the mmproj file is not counted: {err}"));
+                without
+            }
+            _ => options,
+        };
         let mut shown = self.plan(&gguf, source, options, &*backend)?;
         if shown.fits() == Some(false) && shown.devices.len() == 1 {
             shown.streamed = self.streamed(&gguf, &shown.options, backend.name())?;
@@ -199,14 +216,15 @@ impl PlanArgs {
         Ok(None)
     }
 
-    /// Name and header of the model. Of a remote model, only these are downloaded.
-    fn model(&self) -> Result<(String, Gguf), CliError> {
+    /// Name and header of the model, and the model itself if it is on this machine. Of a remote model, only
+    /// the header is downloaded.
+    fn model(&self) -> Result<(String, Gguf, Option<Source>), CliError> {
         let open = self.load.file.open_options();
         if let Some((name, headers)) = self.load.hub.headers(self.load.model.as_deref())? {
-            return Ok((name, Gguf::from_headers(&headers, open)?));
+            return Ok((name, Gguf::from_headers(&headers, open)?, None));
         }
         let source = self.load.source()?;
-        Ok((source.name(), source.open_header(open)?))
+        Ok((source.name(), source.open_header(open)?, Some(source)))
     }
 
     /// Devices of the plan: a described GPU, the backend that was named, or the first that can run the model.

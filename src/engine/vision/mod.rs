@@ -6,6 +6,7 @@ mod pixels;
 mod resize;
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -19,7 +20,7 @@ use sterna_gguf::{Gguf, OpenOptions};
 use sterna_model::ModelError;
 pub use sterna_model::vision::TokenLimits;
 use sterna_model::vision::{self as model, Half};
-use sterna_program::{ImageSpan, PageTable, Program, Row, Step};
+use sterna_program::{Buf, ImageSpan, PageTable, Program, Row, Step};
 
 /// An mmproj file, and the options of its tower.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -45,6 +46,7 @@ struct Compiled {
     backend: Box<dyn Backend>,
     tower: Exec,
     merger: Exec,
+    deepstack: Vec<Exec>,
 }
 
 impl Vision {
@@ -59,6 +61,7 @@ impl Vision {
         file: &Path,
         text: &Program,
         dim: usize,
+        n_deepstack: usize,
     ) -> Result<(), Error> {
         let wrong = |key: &str, want: String, got: String| {
             let key = format!("{key} of {}", file.display());
@@ -67,6 +70,10 @@ impl Vision {
         if model.text_dim != dim {
             let want = format!("{dim}, the width of the text model");
             return wrong("clip.vision.projection_dim", want, model.text_dim.to_string());
+        }
+        if model.deepstack.len() != n_deepstack {
+            let want = format!("{n_deepstack} layers, as many as the text model adds rows after");
+            return wrong("clip.vision.is_deepstack_layers", want, model.deepstack.len().to_string());
         }
         let has_axes = text.ropes.iter().any(|rope| rope.axes.is_some());
         if (text.sees_whole_images(), has_axes) != (model.whole_images, model.axes) {
@@ -88,13 +95,15 @@ impl Vision {
             Ok(backend.compile(&half.program, &ids)?)
         };
         let (tower, merger) = (compile(&mut model.tower)?, compile(&mut model.merger)?);
+        let deepstack = model.deepstack.iter_mut().map(|deepstack| compile(&mut deepstack.merger));
+        let deepstack = deepstack.collect::<Result<_, Error>>()?;
         let of_host =
             |model::RowNorm { kind, weight, bias, eps }| RowNorm { kind, weight, bias, eps: f64::from(eps) };
         let post_norm = model.post_norm.take().map(of_host);
         Ok(Self {
             model,
             post_norm,
-            on: Mutex::new(Compiled { backend, tower, merger }),
+            on: Mutex::new(Compiled { backend, tower, merger, deepstack }),
             known: Mutex::default(),
         })
     }
@@ -115,6 +124,16 @@ impl Vision {
     /// [`ImageError::Ratio`].
     pub fn pixels(&self, picture: &Picture) -> Result<Pixels, ImageError> {
         pixels::pixels(&self.model, picture)
+    }
+
+    /// Number of tokens of a picture.
+    ///
+    /// # Errors
+    /// [`ImageError::Ratio`].
+    pub fn n_tokens(&self, picture: &Picture) -> Result<usize, ImageError> {
+        let size = pixels::size(self.model.sizing, [picture.width(), picture.height()])?;
+        let of_side = size.map(|side| side as usize / self.model.patch / self.model.merge.side());
+        Ok(of_side[0] * of_side[1])
     }
 
     /// Encodes a picture, unless its rows are still known. Waits while another one is encoded.
@@ -141,7 +160,7 @@ impl Vision {
         if rows.id.is_some() {
             let mut known = known();
             known.push_back(Arc::clone(&rows));
-            while known.iter().map(|rows| rows.values.len()).sum::<usize>() > KEPT {
+            while known.iter().map(|rows| rows.n_elems()).sum::<usize>() > KEPT {
                 known.pop_front();
             }
         }
@@ -161,28 +180,32 @@ impl Vision {
         let n_patches = grid.len() as usize;
         assert!((1..=model.max_patches()).contains(&n_patches), "{n_patches} patches");
         let mut on = self.on.lock().unwrap_or_else(PoisonError::into_inner);
-        let Compiled { backend, tower, merger } = &mut *on;
+        let Compiled { backend, tower, merger, deepstack } = &mut *on;
+        let backend = &mut **backend;
 
         let program = &model.tower.program;
-        let buf = |program: &Program, name: &str| program.buf_named(name).expect("a buffer of every tower");
         let x = buf(program, "x");
         backend.write(*tower, buf(program, "patches"), 0, &pixels::patches(model, pixels, &grid))?;
         backend.write(*tower, x, 0, &pixels::positions(&model.positions, &grid))?;
-        run(&mut **backend, *tower, n_patches, Some(grid))?;
         let mut rows = vec![0.0; n_patches * program.buf_decl(x).cols];
+        let n_tokens = n_patches / (side * side);
+        let (mut done, mut further) = (0, Vec::with_capacity(deepstack.len()));
+        for (model::Deepstack { end, merger }, exec) in model.deepstack.iter().zip(&*deepstack) {
+            run(backend, *tower, done..*end, n_patches, Some(grid))?;
+            done = *end;
+            backend.read(*tower, x, 0, &mut rows)?;
+            let merged = pixels::merged(model.merge, &grid, rows.clone());
+            further.push(merge(backend, *exec, &merger.program, n_tokens, &merged)?);
+        }
+        run(backend, *tower, done..program.stages.len(), n_patches, Some(grid))?;
         backend.read(*tower, x, 0, &mut rows)?;
         self.post_norm.iter().for_each(|norm| norm.apply_to_rows(&mut rows));
         let mut rows = pixels::merged(model.merge, &grid, rows);
         model.affine.iter().for_each(|affine| pixels::apply(affine, &mut rows));
 
-        let program = &model.merger.program;
-        let n_tokens = n_patches / (side * side);
-        let mut values = vec![0.0; n_tokens * model.text_dim];
-        backend.write(*merger, buf(program, "x"), 0, &rows)?;
-        backend.write(*merger, buf(program, "out"), 0, &values)?;
-        run(&mut **backend, *merger, n_tokens, None)?;
-        backend.read(*merger, buf(program, "out"), 0, &mut values)?;
-        Ok(ImageRows { grid: grid.grid.map(|n| n / side as u32), values, id: None })
+        let values = merge(backend, *merger, &model.merger.program, n_tokens, &rows)?;
+        let grid = grid.grid.map(|n| n / side as u32);
+        Ok(ImageRows { grid, values, deepstack: further, id: None })
     }
 }
 
@@ -192,12 +215,40 @@ impl std::fmt::Debug for Vision {
     }
 }
 
-/// Runs a program over `n` rows of one sequence.
-fn run(backend: &mut dyn Backend, exec: Exec, n: usize, image: Option<ImageSpan>) -> Result<(), Error> {
+fn buf(program: &Program, name: &str) -> Buf {
+    program.buf_named(name).expect("a buffer of every tower")
+}
+
+/// Runs a merger over the merged patches of `n` tokens, and returns the tokens' rows.
+fn merge(
+    backend: &mut dyn Backend,
+    exec: Exec,
+    program: &Program,
+    n: usize,
+    merged: &[f32],
+) -> Result<Vec<f32>, Error> {
+    let out = buf(program, "out");
+    let mut rows = vec![0.0; n * program.buf_decl(out).cols];
+    backend.write(exec, buf(program, "x"), 0, merged)?;
+    backend.write(exec, out, 0, &rows)?;
+    run(backend, exec, 0..program.stages.len(), n, None)?;
+    backend.read(exec, out, 0, &mut rows)?;
+    Ok(rows)
+}
+
+/// Runs stages of a program over `n` rows of one sequence.
+fn run(
+    backend: &mut dyn Backend,
+    exec: Exec,
+    stages: Range<usize>,
+    n: usize,
+    image: Option<ImageSpan>,
+) -> Result<(), Error> {
     let n_pages = n.div_ceil(sterna_program::PAGE);
     let mut pages = PageTable::new(1, n_pages);
     pages.seq_mut(0).extend(0..n_pages as u32);
     pages.set_images(0, image);
     let rows: Vec<Row> = (0..n as u32).map(|pos| Row { token: 0, pos, seq: 0, logits: false }).collect();
-    Ok(backend.run(exec, &Step { rows: &rows, pages: &pages, sampling: &[], changes: &[] })?)
+    let step = Step { rows: &rows, pages: &pages, sampling: &[], changes: &[] };
+    Ok(backend.run_stages(exec, stages, &step)?)
 }

@@ -59,6 +59,8 @@ pub struct ImageRows {
     pub(crate) grid: [u32; 2],
     /// `[rows * columns of the grid, dim]`.
     pub(crate) values: Vec<f32>,
+    /// Further rows, each list `[rows * columns of the grid, dim]`.
+    pub(crate) deepstack: Vec<Vec<f32>>,
     pub(crate) id: Option<[u8; 32]>,
 }
 
@@ -72,6 +74,17 @@ impl ImageRows {
     /// Rows and columns of the grid of tokens.
     pub fn grid(&self) -> [u32; 2] {
         self.grid
+    }
+
+    /// Further rows of each token, each list `[len, dim]`, which are added after layers of the text model
+    /// (Qwen3-VL).
+    pub fn deepstack(&self) -> &[Vec<f32>] {
+        &self.deepstack
+    }
+
+    /// Number of elements of all rows.
+    pub(crate) fn n_elems(&self) -> usize {
+        self.values.len() * (1 + self.deepstack.len())
     }
 
     /// The rows, `[len, dim]`.
@@ -145,6 +158,9 @@ pub enum ImageError {
     /// Images in a request that does not generate text.
     #[error("images are supported only in prompts of text to generate, without scores of the prompt")]
     Unsupported,
+    /// The chat template leaves out an image, or repeats it.
+    #[error("the chat template does not show each image once")]
+    Template,
     /// A session with images cannot be saved.
     #[error("a session with images cannot be saved")]
     Saved,

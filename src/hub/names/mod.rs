@@ -328,6 +328,38 @@ pub fn choose<'a>(name: &Name, files: &[&'a str]) -> Result<Vec<&'a str>, HubErr
     Ok(parts)
 }
 
+/// True for a file with the vision tower of a model.
+pub fn is_mmproj(path: &str) -> bool {
+    is_gguf(path) && base(path).to_ascii_lowercase().contains("mmproj")
+}
+
+/// The mmproj file for a model among `files`: one in its folder or above, in the deepest of these; then the
+/// one whose weights have about as many bits.
+pub fn mmproj<'a>(model: &str, files: &[&'a str]) -> Option<&'a str> {
+    let fitting = files.iter().copied().filter(|path| {
+        is_mmproj(path) && model.starts_with(&path[..folder_len(path)]) && check_path(path).is_ok()
+    });
+    let order = |path: &&str| (usize::MAX - folder_len(path), bits(path).abs_diff(bits(model)));
+    fitting.min_by_key(order)
+}
+
+fn folder_len(path: &str) -> usize {
+    path.len() - base(path).len()
+}
+
+/// Bits per weight by the type in a file's name, such as Q4_K_M or BF16; 16 if there is none.
+fn bits(path: &str) -> u32 {
+    let name = base(path).to_ascii_uppercase();
+    let of_word = |word: &str| {
+        let digits = ["BF", "F", "IQ", "TQ", "Q", "MXFP", "NVFP"].iter().find_map(|kind| {
+            let digits: String = word.strip_prefix(*kind)?.chars().take_while(char::is_ascii_digit).collect();
+            digits.parse::<u32>().ok()
+        });
+        digits.filter(|bits| (1..=64).contains(bits))
+    };
+    name.split(['-', '.', '_']).filter_map(of_word).next_back().unwrap_or(16)
+}
+
 /// True if a converter reads this file.
 fn is_of_checkpoint(path: &str) -> bool {
     let is_of = |end: &str| path.ends_with(end);

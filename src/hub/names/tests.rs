@@ -136,3 +136,25 @@ fn a_checkpoint_is_what_a_converter_reads() {
     assert_eq!(chosen, [files[0], files[1], files[2], files[3], files[4], files[7]]);
     assert!(matches!(choose(&name, &["m.gguf"]), Err(HubError::NoCheckpoint { .. })));
 }
+
+#[test]
+fn the_mmproj_file_of_a_model_is_the_nearest() {
+    for (model, files, want) in [
+        (
+            "m-Q4_K_M.gguf",
+            &["mmproj-F32.gguf", "mmproj-F16.gguf", "mmproj-BF16.gguf"][..],
+            Some("mmproj-F16.gguf"),
+        ),
+        ("m-Q8_0.gguf", &["mmproj-F16.gguf", "mmproj-m-Q8_0.gguf"], Some("mmproj-m-Q8_0.gguf")),
+        ("m-F32.gguf", &["mmproj-F16.gguf", "mmproj-F32.gguf"], Some("mmproj-F32.gguf")),
+        (
+            "a/m-Q4_0.gguf",
+            &["mmproj-F16.gguf", "a/mmproj-F32.gguf", "b/mmproj-F16.gguf"],
+            Some("a/mmproj-F32.gguf"),
+        ),
+        ("a/m-Q4_0.gguf", &["b/mmproj-F16.gguf", "ab/mmproj-F16.gguf"], None),
+        ("m.gguf", &["n.gguf", "mmproj.safetensors"], None),
+    ] {
+        assert_eq!(mmproj(model, files), want, "{model} {files:?}");
+    }
+}

@@ -3,6 +3,7 @@
 use super::{Builder, wrong};
 use crate::hyper::{RopeHyper, RopeScaling};
 use crate::{ModelError, rope};
+use sterna_gguf::Value;
 use sterna_program::{Axis, Rope, RopeId, RopeStyle};
 
 impl Builder<'_> {
@@ -31,6 +32,45 @@ impl Builder<'_> {
         let rope = &mut self.program.ropes[id.0 as usize];
         rope.axes = Some(axes.take(rope.inv_freq.len()).collect());
         Ok(id)
+    }
+
+    /// One axis per pair of M-RoPE, by the sections in the file for time, rows and columns: consecutive pairs,
+    /// or `interleaved` ones, whose surplus belongs to time. Empty if prompts have no images, because all
+    /// positions of a text are equal.
+    ///
+    /// # Errors
+    /// [`ModelError::Metadata`] if the sections are not as many pairs as the heads have.
+    pub(crate) fn axes(&self, interleaved: bool) -> Result<Vec<Axis>, ModelError> {
+        const SECTIONS: &str = "rope.dimension_sections";
+        let sections: Vec<i128> = match self.value(SECTIONS) {
+            Some(Value::Array(array)) => array.values().filter_map(|value| value.as_int()).collect(),
+            _ => Vec::new(),
+        };
+        if !self.options.images {
+            return Ok(Vec::new());
+        }
+        let n_pairs = self.hyper.rope.dims / 2;
+        let [time, rows, columns] = match sections[..] {
+            [time, rows, columns] | [time, rows, columns, 0]
+                if sections.iter().all(|n| (0..=n_pairs as i128).contains(n))
+                    && time + rows + columns == n_pairs as i128 =>
+            {
+                [time, rows, columns].map(|n| n as usize)
+            }
+            _ => {
+                let want = format!("sections for time, rows and columns with {n_pairs} pairs in total");
+                return Err(self.wrong(SECTIONS, want, format!("{sections:?}")));
+            }
+        };
+        let axis = |pair: usize| match (interleaved, pair % 3) {
+            (true, 1) if pair < 3 * rows => Axis::Row,
+            (true, 2) if pair < 3 * columns => Axis::Column,
+            (true, _) => Axis::Time,
+            (false, _) if pair < time => Axis::Time,
+            (false, _) if pair < time + rows => Axis::Row,
+            (false, _) => Axis::Column,
+        };
+        Ok((0..n_pairs).map(axis).collect())
     }
 
     /// Like [`rope`](Self::rope), without YaRN's factor on queries and keys. Also returns the factor by which

@@ -42,6 +42,7 @@ fn read(file: &File<'_>) -> Result<Vision, ModelError> {
         projector: file.projector.clone(),
         tower,
         merger,
+        deepstack: Vec::new(),
         patch: file.patch,
         mean: file.mean,
         std: file.std,

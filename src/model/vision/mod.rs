@@ -13,7 +13,9 @@ mod tower;
 use super::ModelError;
 use sterna_gguf::Gguf;
 use tower::File;
-pub use tower::{Affine, Filter, Half, Merge, Positions, Projector, RowNorm, Sizing, TokenLimits, Vision};
+pub use tower::{
+    Affine, Deepstack, Filter, Half, Merge, Positions, Projector, RowNorm, Sizing, TokenLimits, Vision,
+};
 
 /// Every projector. A new one needs its file and two lines here.
 pub static REGISTRY: &[&Projector] = &[&gemma3::PROJECTOR, &qwen3vl::PROJECTOR, &gemma4v::PROJECTOR];

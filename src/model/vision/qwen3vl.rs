@@ -1,14 +1,14 @@
-//! Qwen3.5 and later: pictures of any size, 2-D RoPE next to interpolated learned positions, and a network
-//! over four joined patches.
+//! Qwen3-VL, Qwen3.5 and later: pictures of any size, 2-D RoPE next to interpolated learned positions, and a
+//! network over four joined patches. In Qwen3-VL, further networks read the rows after some blocks (deepstack).
 
 use std::sync::Arc;
 
-use super::tower::{File, Filter, Merge, Projector, Sizing, Vision};
-use crate::ModelError;
+use super::tower::{Deepstack, File, Filter, Merge, Projector, Sizing, Vision};
+use crate::{Builder, ModelError};
 use sterna_gguf::Value;
-use sterna_program::{Act, Axis, FfnIn, ProjAdd, Rope, RopeStyle, RowsOf};
+use sterna_program::{Act, Axis, Buf, FfnIn, ProjAdd, Rope, RopeStyle, RowsOf};
 
-/// Qwen3.5.
+/// Qwen3-VL and Qwen3.5.
 pub static PROJECTOR: Projector = Projector { names: &["qwen3vl_merger"], read };
 
 /// Side of a block of patches.
@@ -26,21 +26,14 @@ fn read(file: &File<'_>) -> Result<Vision, ModelError> {
     let [least, most] = [file.limits.min.unwrap_or(TOKENS[0]), file.limits.max.unwrap_or(TOKENS[1])];
     let most = most.clamp(1, MOST_TOKENS);
     let least = least.clamp(1, most);
-    let (mut post_norm, mut positions) = (None, None);
+    let (mut post_norm, mut positions, mut ends) = (None, None, Vec::new());
     let tower = file.half(most * SIDE * SIDE, "v.", |m| {
         const MERGE: &str = "vision.spatial_merge_size";
-        const DEEPSTACK: &str = "vision.is_deepstack_layers";
         let side = m.number_or(MERGE, SIDE)?;
         if side != SIDE {
             return Err(m.wrong(MERGE, SIDE.to_string(), side));
         }
-        if let Some(Value::Array(layers)) = m.value(DEEPSTACK)
-            && layers.values().any(|layer| matches!(layer, Value::Bool(true)))
-        {
-            let want =
-                "no layer: the deepstack rows of Qwen3-VL are not supported, those of Qwen3.5 are none";
-            return Err(m.wrong(DEEPSTACK, want, "some"));
-        }
+        let layers = deepstack_layers(m)?;
         if !head_dim.is_multiple_of(4) {
             return Err(m.wrong("vision.attention.head_count", "heads of a multiple of 4", head_dim));
         }
@@ -51,13 +44,28 @@ fn read(file: &File<'_>) -> Result<Vision, ModelError> {
         let x = file.patches(m, weight)?;
         let rope = m.declared_rope(two_axes(head_dim));
         file.blocks(m, x, Some(rope))?;
+        let end = |layer| (layer, m.end_of(layer).expect("deepstack_layers has checked it"));
+        ends.extend(layers.into_iter().map(end));
         post_norm = Some(file.post_norm(m)?);
         positions = Some(file.positions(m)?);
         Ok(())
     })?;
+    let mut deepstack = Vec::with_capacity(ends.len());
+    for (layer, end) in ends {
+        let stem = format!("v.deepstack.{layer}");
+        let merger = file.half(most, &format!("{stem}."), |m| {
+            let [x, hidden, out] = bufs(m, joined, text_dim);
+            let norm = m.layer_norm(&format!("{stem}.norm"), joined)?;
+            let up = m.projection(&format!("{stem}.fc1"), joined, joined)?;
+            m.push("merge_in", FfnIn::plain(x, norm, up, Act::Gelu, hidden));
+            let w = m.projection(&format!("{stem}.fc2"), text_dim, joined)?;
+            m.push("merge_out", ProjAdd::plain(hidden, w, out));
+            Ok(())
+        })?;
+        deepstack.push(Deepstack { end, merger });
+    }
     let merger = file.half(most, "mm.", |m| {
-        let [x, hidden, out] = [("x", joined), ("h", joined), ("out", text_dim)]
-            .map(|(name, cols)| m.buf(name, RowsOf::Step, cols));
+        let [x, hidden, out] = bufs(m, joined, text_dim);
         let up = m.projection("mm.0", joined, joined)?;
         m.push("merge_in", FfnIn::plain(x, None, up, Act::Gelu, hidden));
         let w = m.projection("mm.2", text_dim, joined)?;
@@ -70,6 +78,7 @@ fn read(file: &File<'_>) -> Result<Vision, ModelError> {
         projector: file.projector.clone(),
         tower,
         merger,
+        deepstack,
         patch: file.patch,
         mean: file.mean,
         std: file.std,
@@ -86,6 +95,29 @@ fn read(file: &File<'_>) -> Result<Vision, ModelError> {
         begin: "<|vision_start|>",
         end: "<|vision_end|>",
     })
+}
+
+/// The buffers of a merger.
+fn bufs(m: &mut Builder<'_>, joined: usize, text_dim: usize) -> [Buf; 3] {
+    [("x", joined), ("h", joined), ("out", text_dim)].map(|(name, cols)| m.buf(name, RowsOf::Step, cols))
+}
+
+/// The blocks after which further rows of an image are computed.
+fn deepstack_layers(m: &Builder<'_>) -> Result<Vec<usize>, ModelError> {
+    const DEEPSTACK: &str = "vision.is_deepstack_layers";
+    let Some(value) = m.value(DEEPSTACK) else { return Ok(Vec::new()) };
+    let n_layers = m.hyper().n_layers;
+    let layers: Option<Vec<bool>> = match value {
+        Value::Array(array) if array.len() == n_layers => array
+            .values()
+            .map(|layer| if let Value::Bool(is_one) = layer { Some(is_one) } else { None })
+            .collect(),
+        _ => None,
+    };
+    match layers {
+        Some(layers) => Ok((0..n_layers).filter(|layer| layers[*layer]).collect()),
+        None => Err(m.wrong(DEEPSTACK, format!("an array of {n_layers} booleans"), "another type")),
+    }
 }
 
 /// The first half of the pairs is rotated by the row, the second one by the column, both with the frequencies

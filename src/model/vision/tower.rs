@@ -29,6 +29,8 @@ pub struct Vision {
     /// Over tokens: from `x`, the merged patches, to `out`, `[n_tokens, text_dim]`, which the host has set to
     /// 0.
     pub merger: Half,
+    /// Further rows of each token, from the tower's rows after some blocks, in the order of these.
+    pub deepstack: Vec<Deepstack>,
     /// Side of a patch in pixels.
     pub patch: usize,
     /// Subtracted from a channel's values of 0 to 1.
@@ -68,6 +70,15 @@ pub struct Half {
     pub program: Program,
     /// Its weights, not yet read.
     pub weights: Vec<FileTensor>,
+}
+
+/// Further rows of images, from the tower's rows after one of its blocks.
+#[derive(Clone, Debug)]
+pub struct Deepstack {
+    /// Number of the tower's stages after which its `x` is read.
+    pub end: usize,
+    /// From `x`, the merged patches, to `out`, as [`Vision::merger`].
+    pub merger: Half,
 }
 
 /// A norm that the host applies to rows.
@@ -194,7 +205,29 @@ impl Vision {
     pub fn max_patches(&self) -> usize {
         self.tower.program.limits.rows
     }
+
+    /// All of its programs.
+    pub fn halves(&self) -> impl Iterator<Item = &Half> {
+        [&self.tower, &self.merger]
+            .into_iter()
+            .chain(self.deepstack.iter().map(|deepstack| &deepstack.merger))
+    }
+
+    /// Bytes of the tables that the host keeps: learned positions, norm and factors.
+    pub fn host_bytes(&self) -> u64 {
+        let positions = match &self.positions {
+            Positions::Square { table, .. } => table.len(),
+            Positions::Axes { columns, rows, .. } => columns.len() + rows.len(),
+        };
+        let norm = self.post_norm.as_ref();
+        let norm = norm.map_or(0, |norm| norm.weight.len() + norm.bias.as_ref().map_or(0, Vec::len));
+        let affine = self.affine.as_ref().map_or(0, |affine| affine.factor.len() + affine.offset.len());
+        4 * (positions + norm + affine) as u64
+    }
 }
+
+/// Prefix of the tensors for further rows of images.
+const DEEPSTACK: &str = "v.deepstack.";
 
 /// The common keys of an mmproj file.
 pub(super) struct File<'a> {
@@ -322,7 +355,10 @@ impl<'a> File<'a> {
         };
         let options = Options::new(limits, kv::F32, kv::F32);
         let mut builder = Builder::new(self.gguf, self.hyper.clone(), &options)?;
-        builder.leave_out(|name| !name.starts_with(prefix) || name.starts_with("mm.a."));
+        let is_other = |name: &str| {
+            name.starts_with("mm.a.") || name.starts_with(DEEPSTACK) && !prefix.starts_with(DEEPSTACK)
+        };
+        builder.leave_out(|name| !name.starts_with(prefix) || is_other(name));
         build(&mut builder)?;
         let (program, weights, _) = builder.finish()?;
         program.check_all_named(&[])?;

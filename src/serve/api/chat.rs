@@ -88,7 +88,7 @@ impl ParsedRequest {
         let input = fields.part::<ChatInput>();
         let chat = input.part::<ChatFields>();
         let constraints = Constraints::of_chat(&chat.part(), &chat.part(), served)?;
-        let chat = messages::chat_prompt(&input.messages()?, &chat)?;
+        let chat = messages::chat_prompt(&input.messages()?, &chat, served)?;
         let mut options = sampling::generation(&fields.part(), served)?;
         let logprobs = fields.logprobs()?.unwrap_or(false);
         let top = fields.top_logprobs()?;
@@ -99,7 +99,7 @@ impl ParsedRequest {
         let logprobs = logprobs || top.is_some_and(|top| top > 0);
         options.logprobs = logprobs.then(|| top.unwrap_or(0) as usize);
         let max_tokens = fields.max_completion_tokens()?;
-        let (mut prompt, images, reading) = read.prompt_and_images(chat, &constraints, &mut options)?;
+        let (mut prompt, images, reading) = read.prompt_ids(chat, &constraints, &mut options)?;
         if let Some(last) = fields.truncate_prompt_tokens()? {
             if !images.is_empty() {
                 return Err(ApiError::unsupported("truncate_prompt_tokens with images"));
@@ -132,11 +132,11 @@ impl ParsedRequest {
 
 async fn input_tokens(app: Arc<App>, request: Request) -> Answer {
     let read = Read::<Talk>::of(&app, request).await?;
-    let prompt = read.work(|read, served| {
+    let count = read.work(|read, served| {
         let fields = read.fields().part::<ChatInput>();
-        messages::chat_prompt_with_tools(&fields.messages()?, &fields.part(), served)?.prompt(served)
+        messages::chat_prompt_with_tools(&fields.messages()?, &fields.part(), served)?.count(served)
     });
-    Ok(json(&InputTokens::new(prompt.await?.ids.len())))
+    Ok(json(&InputTokens::new(count.await?)))
 }
 
 async fn completions(app: Arc<App>, request: Request) -> Answer {

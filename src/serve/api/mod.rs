@@ -302,25 +302,14 @@ impl Received {
         Ok(named.map(|at| [AdapterScale { adapter: at as u32, scale: 1.0 }].into()))
     }
 
-    /// Tokens of a conversation, and parser options for its answer. Adds the constraints of the answer to
-    /// `options`.
+    /// Tokens of a conversation and the images among them, and parser options for its answer. Adds the
+    /// constraints of the answer to `options`.
     fn prompt_ids(
         &self,
         chat: ChatPrompt,
         constraints: &Constraints,
         options: &mut GenerateOptions,
     ) -> Result<PromptIds, ApiError> {
-        let (ids, _, reading) = self.prompt_and_images(chat, constraints, options)?;
-        Ok((ids, reading))
-    }
-
-    /// As [`prompt_ids`](Self::prompt_ids), with the images among the tokens.
-    fn prompt_and_images(
-        &self,
-        chat: ChatPrompt,
-        constraints: &Constraints,
-        options: &mut GenerateOptions,
-    ) -> Result<(Vec<u32>, Vec<PlacedImage>, ParserOptions), ApiError> {
         let served = &self.model.served;
         chat.check_bytes(served, served.n_ctx())?;
         let chat = chat.offering(constraints, served);
@@ -332,8 +321,8 @@ impl Received {
     }
 }
 
-/// Tokens of a prompt, and parser options for its answer.
-type PromptIds = (Vec<u32>, ParserOptions);
+/// Tokens of a prompt, the images among them, and parser options for its answer.
+type PromptIds = (Vec<u32>, Vec<PlacedImage>, ParserOptions);
 
 /// A request with the fields of `R`. What does not depend on `R` is in [`Received`], which is compiled once.
 struct Read<R> {

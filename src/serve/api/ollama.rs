@@ -18,9 +18,10 @@ use crate::blocks::{Block, Change, Kind as Part, Reader};
 use crate::constraints::{AnswerForm, Constraints, schema};
 use crate::error::ApiError;
 use crate::family::Family;
-use crate::fields::{Fields, Includes, request};
+use crate::fields::{Fields, Includes, Kind as _, request};
 use crate::http::json::json;
 use crate::http::stream::{Encoder, Framing, Out, answer, fold};
+use crate::images::{self, IMAGES, ImageFile, Images};
 use crate::instance::Instance;
 use crate::job::{Job, Update};
 use crate::kinds::{Any, Array, Bool, Int, List, MAX_INT, Object, Text};
@@ -85,8 +86,9 @@ request! {
     /// A message in ollama's format.
     struct OllamaMessage {
         ..messages::Message,
-        /// Only in tool results; the model is told that there are images.
-        images: Any as { "type": "array" },
+        /// Files in base64, which are before the text. Without the model's mmproj file they are refused; the
+        /// model is told of those in tool results.
+        images: Array(IMAGES) as { "items": { "type": "string" } },
     }
 }
 
@@ -107,8 +109,8 @@ request! {
         suffix: Text as { "maxLength": 0 },
         /// Not supported.
         template: Text as { "maxLength": 0 },
-        /// Not supported.
-        images: Array(usize::MAX) as { "maxItems": 0 },
+        /// Files in base64, which are before the prompt. Not together with `context`.
+        images: Array(IMAGES) as { "items": { "type": "string" } },
     }
 }
 
@@ -131,10 +133,15 @@ impl ParsedRequest {
         let options = fields.options()?.unwrap_or_default();
         let mut generation = sampling::generation(&options.part(), served)?;
         generation.logprobs = logprobs.then_some(top);
-        let (prompt, reading) = S::prompt_ids(read, served, &mut generation)?.unzip();
+        let prompt = S::prompt_ids(read, served, &mut generation)?;
         let max_tokens = options.num_predict()?.map(|max| max.max(-1));
-        let job = |prompt| read.job(&read.fields().part(), vec![prompt], generation, 1, max_tokens);
-        let (job, reading) = (prompt.map(job).transpose()?, reading.unwrap_or_default());
+        let (job, reading) = match prompt {
+            None => (None, ParserOptions::default()),
+            Some((ids, images, reading)) => {
+                let job = read.job(&read.fields().part(), vec![ids], generation, 1, max_tokens)?;
+                (Some(Job { images, ..job }), reading)
+            }
+        };
         let unload = Unload::asked(read, &fields.part())?;
         Ok(Self { job, reading, unload, stream, logprobs })
     }
@@ -178,16 +185,26 @@ fn chat_prompt(
 ) -> Result<Option<PromptIds>, ApiError> {
     let fields = read.fields();
     let shared = fields.part::<OllamaRequest>();
-    let mut messages = Vec::new();
+    let (mut messages, mut images) = (Vec::new(), Images::of(served));
     for message in fields.messages()?.unwrap_or_default().iter() {
         let message = message?;
-        let mut said = messages::message(&message.part())?;
-        if message.images()?.and_then(Value::as_array).is_some_and(|images| !images.is_empty()) {
-            let images = message.path("images");
-            if said.role != "tool" {
-                return Err(no_images(images));
+        let path = message.path("images");
+        let files = files(&path, message.images()?)?;
+        // The images are before the text, and so before those among its parts.
+        let is_result = message.part::<messages::Message>().role()? == "tool";
+        let marks = files.into_iter().map(|(path, data)| match is_result {
+            true => results::image(&path, data, &mut images),
+            false => images.add(path, ImageFile::Base64(data.to_owned())),
+        });
+        let mut texts: Vec<String> = marks.map(str::to_owned).collect();
+        let mut said = messages::message(&message.part(), &mut images)?;
+        if !texts.is_empty() {
+            if said.role == "system" {
+                let message = format!("`{path}`: a system message has no images");
+                return Err(ApiError::in_field(path, message));
             }
-            said.content = format!("{}\n{}", said.content, results::unseen(&images));
+            texts.push(said.content);
+            said.content = images::joined(texts);
         }
         messages.push(said);
     }
@@ -198,13 +215,18 @@ fn chat_prompt(
         return Ok(None);
     }
     let chat = messages::going_on(&fields.part(), messages, extras)?;
+    let chat = ChatPrompt { images: images.list, ..chat };
     read.prompt_ids(chat, &constraints, generation).map(Some)
 }
 
-/// Refuses images.
-fn no_images(path: String) -> ApiError {
-    let message = format!("`{path}` is not supported: no supported model has vision; describe them in words");
-    ApiError::unsupported(path).with(message)
+/// Files of images in base64, each with its path.
+fn files<'v>(path: &str, images: Option<&'v [Value]>) -> Result<Vec<(String, &'v str)>, ApiError> {
+    let file = |(at, value): (usize, &'v Value)| {
+        let path = format!("{path}[{at}]");
+        let data = Text.read(path.clone(), value)?;
+        Ok((path, data))
+    };
+    images.unwrap_or_default().iter().enumerate().map(file).collect()
 }
 
 /// A prompt: raw, or as a user's message if the model has its own template.
@@ -224,15 +246,21 @@ fn generate_prompt(
             return Err(ApiError::unsupported(name).with(message));
         }
     }
-    if fields.images()?.is_some_and(|images| !images.is_empty()) {
-        return Err(no_images("images".to_owned()));
-    }
     let text = fields.prompt()?.unwrap_or_default();
     let context = prompts::tokens("context", fields.context()?, served)?;
+    let mut images = Images::of(served);
+    for (path, data) in files("images", fields.images()?)? {
+        images.add(path, ImageFile::Base64(data.to_owned()));
+    }
+    let images = images.list;
+    if !images.is_empty() && !context.is_empty() {
+        let message = "`images`: not together with `context`: send the conversation to /api/chat";
+        return Err(ApiError::in_field("images", message));
+    }
     let thinking = thinking(&shared, served)?;
     let (format, tool_config) = (format(&shared)?, ToolConfig::default());
     let constraints = Constraints::of_conversation(&shared.part(), format, tool_config, served)?;
-    if text.is_empty() && context.is_empty() {
+    if text.is_empty() && context.is_empty() && images.is_empty() {
         return Ok(None);
     }
     let system = fields.system()?.filter(|system| !system.is_empty());
@@ -247,29 +275,29 @@ fn generate_prompt(
         if let Some(n_tokens) = served.exceeds(text.len(), served.n_ctx()) {
             return Err(ApiError::too_long(n_tokens, served.n_ctx()));
         }
-        let ids = tokenizer.encode(&text, Special::Parse, context.is_empty());
-        let prompt = Prompt { text, ids: [context, ids].concat(), images: Vec::new() };
+        let mut prompt = match images.first() {
+            None => {
+                let ids = tokenizer.encode(&text, Special::Parse, context.is_empty());
+                Prompt { text, ids: [context, ids].concat(), images: Vec::new() }
+            }
+            Some(first) => images::before(served, images::check(served, first)?, images.len(), text),
+        };
+        let placed = images::placed(served, &mut prompt, &images)?;
         constraints.unread().apply(served, &prompt, generation)?;
         // A client that writes the raw prompt also reads the raw text.
-        return Ok(Some((prompt.ids, ParserOptions::default())));
+        return Ok(Some((prompt.ids, placed, ParserOptions::default())));
     }
     let mut messages: Vec<chat::Message> =
         system.map(|system| chat::Message::new("system", system)).into_iter().collect();
-    messages.push(chat::Message::new("user", text));
+    messages.push(chat::Message::new("user", chat::IMAGE.repeat(images.len()) + text));
     let extras = messages::extras(&shared.part(), thinking)?;
-    let chat = ChatPrompt {
-        messages,
-        add_generation_prompt: true,
-        assistant_prefix: None,
-        extras,
-        images: Vec::new(),
-    };
-    let (mut ids, reading) = read.prompt_ids(chat, &constraints, generation)?;
+    let chat = ChatPrompt { messages, add_generation_prompt: true, assistant_prefix: None, extras, images };
+    let (mut ids, images, reading) = read.prompt_ids(chat, &constraints, generation)?;
     // The BOS token is only at the start.
     if !context.is_empty() && ids.first().copied() == tokenizer.bos() {
         ids.remove(0);
     }
-    Ok(Some(([context, ids].concat(), reading)))
+    Ok(Some(([context, ids].concat(), images, reading)))
 }
 
 async fn chat(app: Arc<App>, request: Request) -> Answer {
@@ -322,7 +350,7 @@ struct Line<S> {
     done_reason: Option<DoneReason>,
     #[serde(flatten)]
     counts: Option<Counts>,
-    /// Tokens of the prompt and the answer.
+    /// Tokens of the prompt and the answer, if it has no images.
     #[serde(skip_serializing_if = "Option::is_none")]
     context: Option<Vec<u32>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -488,6 +516,8 @@ impl<S: Says> Lines<S> {
         let Stats { prompt_tokens, prompt_time, generated_tokens, generate_time, .. } = stats;
         let ns = |time: std::time::Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let prompt = self.parsed.job.iter().flat_map(|job| &job.prompts[0]);
+        // Rows of images are not tokens.
+        let has_images = self.parsed.job.iter().any(|job| !job.images.is_empty());
         let context = prompt.copied().chain(self.tokens.iter().map(|token| token.id));
         Line {
             done: true,
@@ -500,7 +530,7 @@ impl<S: Says> Lines<S> {
                 eval_count: generated_tokens,
                 eval_duration: ns(generate_time),
             }),
-            context: S::HAS_CONTEXT.then(|| context.collect()),
+            context: (S::HAS_CONTEXT && !has_images).then(|| context.collect()),
             ..self.line(said)
         }
     }

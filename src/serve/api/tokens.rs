@@ -16,7 +16,7 @@ use crate::http::json::json;
 use crate::kinds::{Any, Array, Bool, List, Text, int};
 use crate::messages::{self, ChatFields, MESSAGES, Message};
 use crate::prompts::{self, TextLimit};
-use sterna_tokenizer::Special;
+use sterna_tokenizer::{Special, chat};
 
 pub fn add(to: &mut Endpoints) {
     let operation = Operation::new("Tokens of a text").body::<TokenizeRequest>().answer::<Tokenized>();
@@ -145,6 +145,10 @@ async fn tokenize(app: Arc<App>, request: Request) -> Answer {
             (true, prompts::joined("prompt", &[text], special, add_special, served, limit)?)
         } else if let Some(messages) = fields.messages()? {
             let chat = messages::chat_prompt_with_tools(&messages, &fields.part(), served)?;
+            if let Some(image) = chat.images.first() {
+                let message = format!("`{}`: rows of images are not tokens", image.path);
+                return Err(ApiError::in_field(&image.path, message));
+            }
             (true, chat.prompt(served)?.ids)
         } else {
             let want = "a text, or a list of texts and tokens";
@@ -212,7 +216,8 @@ async fn apply_template(app: Arc<App>, request: Request) -> Answer {
         let fields = read.fields().part::<ChatInput>();
         let chat = messages::chat_prompt_with_tools(&fields.messages()?, &fields.part(), served)?;
         let prompt = chat.prompt(served)?;
-        Ok(Template { prompt: prompt.text })
+        // llama.cpp's mark of an image.
+        Ok(Template { prompt: prompt.text.replace(chat::IMAGE, "<__media__>") })
     });
     Ok(json(&answer.await?))
 }

@@ -51,6 +51,7 @@ export async function props(model) {
     chats: template.trim() !== "",
     // Other servers do not have this field.
     writes: answer.capabilities?.includes("completion") ?? true,
+    sees: answer.modalities?.vision === true,
     nCtx: Number.isFinite(defaults.n_ctx) ? defaults.n_ctx : null,
     params: defaults.params ?? {},
     build: answer.build_info ?? "",

@@ -1,28 +1,40 @@
-// The input field at the bottom of the page, and the button that sends or stops.
+// The input field at the bottom of the page, the images of the message, and the button that sends or stops.
 
+import { element } from "./dom.mjs";
 import { growing } from "./editor.mjs";
 import { icon } from "./icons.mjs";
+import { imagesAmong, read } from "./images.mjs";
 import { contextUsed, count, speed } from "./text.mjs";
 
 const $ = (id) => document.getElementById(id);
 
-/** `send(text)` and `stop()` belong to the page; `recall()` edits the user's last turn. */
+/**
+ * `send(text, images)` and `stop()` belong to the page; `recall()` edits the user's last turn, and
+ * `trouble(text)` shows why an image was not added.
+ */
 export class Composer {
   #form = $("composer");
   #field = $("prompt");
   #button = $("send");
   #size = growing(this.#field);
-  #state = { mode: "chat", running: false, begun: false, off: "" };
+  #state = { mode: "chat", running: false, begun: false, off: "", sees: false };
+  /** Data URLs. */
+  #images = [];
+  #trouble;
 
-  constructor({ send, stop, recall }) {
+  constructor({ send, stop, recall, trouble }) {
+    this.#trouble = trouble;
+    this.#wireImages();
     this.#form.addEventListener("submit", (event) => {
       event.preventDefault();
       if (this.#state.running) return stop();
       if (this.#state.off !== "") return undefined;
       if (this.#lacks() !== "") return this.#field.focus();
       const text = this.#field.value;
+      const images = this.#images;
+      this.#show([]);
       this.set("");
-      return send(text);
+      return send(text, images);
     });
     this.#field.addEventListener("input", () => this.#showButton());
     this.#field.addEventListener("keydown", (event) => {
@@ -34,6 +46,67 @@ export class Composer {
       }
       if (event.key === "ArrowUp" && this.#field.value === "") recall();
     });
+  }
+
+  #wireImages() {
+    $("attach").append(icon("image"));
+    $("attach").addEventListener("click", () => $("attach-file").click());
+    $("attach-file").addEventListener("change", async ({ target }) => {
+      await this.#add([...target.files]);
+      target.value = "";
+    });
+    this.#field.addEventListener("paste", (event) => {
+      const files = imagesAmong(event.clipboardData?.files ?? []);
+      if (files.length === 0) return;
+      event.preventDefault();
+      this.#add(files);
+    });
+    const hasFiles = (event) => event.dataTransfer?.types.includes("Files");
+    document.addEventListener("dragover", (event) => {
+      if (hasFiles(event)) event.preventDefault();
+    });
+    document.addEventListener("drop", (event) => {
+      if (!hasFiles(event)) return;
+      // The browser would leave the page and show the file.
+      event.preventDefault();
+      this.#add([...event.dataTransfer.files]);
+    });
+  }
+
+  async #add(files) {
+    const images = imagesAmong(files);
+    if (!this.#state.sees) return this.#trouble(this.#blind());
+    if (images.length < files.length) this.#trouble("Only images can be added.");
+    for (const file of images) {
+      try {
+        const url = await read(file);
+        this.#show([...this.#images, url]);
+      } catch (error) {
+        this.#trouble(error.message);
+      }
+    }
+    return this.focus();
+  }
+
+  /** The reason why no image can be added. */
+  #blind() {
+    if (this.#state.mode === "text") return "Images belong into a chat, not into a text.";
+    return "This model sees no images: the server has to be started with its mmproj file.";
+  }
+
+  #show(images) {
+    this.#images = images;
+    const shown = images.map((src, at) => {
+      const remove = () => this.#show(this.#images.filter((_, other) => other !== at));
+      const label = `Remove image ${at + 1}`;
+      const properties = { type: "button", class: "bare", "aria-label": label, title: label };
+      const button = element("button", { ...properties, onclick: remove }, icon("close"));
+      const picture = element("img", { src, alt: `Image ${at + 1}` });
+      return element("span", { class: "attachment" }, picture, button);
+    });
+    $("attachments").replaceChildren(...shown);
+    $("attachments").hidden = images.length === 0;
+    this.#showButton();
   }
 
   focus() {
@@ -55,8 +128,10 @@ export class Composer {
    * Shows what the button does. `off` is the reason why nothing can be sent now, or empty. It is not shown if
    * the reader only `waits` briefly.
    */
-  update({ mode, running, begun, off, waits }) {
-    this.#state = { mode, running, begun, off };
+  update({ mode, running, begun, off, waits, sees }) {
+    this.#state = { mode, running, begun, off, sees };
+    $("attach").hidden = !sees;
+    if (!sees && this.#images.length > 0) this.#show([]);
     const text = mode === "text";
     document.body.dataset.mode = mode;
     $("keys").textContent = `Enter ${text ? "continues" : "sends"}, Shift Enter makes a new line`;
@@ -71,7 +146,8 @@ export class Composer {
   /** Text that must be written before there is something to send, or an empty string. */
   #lacks() {
     const { mode, begun } = this.#state;
-    if (mode === "chat") return this.#field.value.trim() === "" ? "Write a message first" : "";
+    const isEmpty = this.#field.value.trim() === "" && this.#images.length === 0;
+    if (mode === "chat") return isEmpty ? "Write a message first" : "";
     return this.#field.value === "" && !begun ? "Write a beginning first" : "";
   }
 

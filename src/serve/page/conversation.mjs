@@ -80,7 +80,14 @@ export function branchOf(conversation, turn) {
 export function messagesOf(conversation, turns) {
   const system = conversation.system.trim();
   const messages = system === "" ? [] : [{ role: "system", content: system }];
-  return messages.concat(turns.map(({ role, text }) => ({ role, content: text })));
+  return messages.concat(turns.map((turn) => ({ role: turn.role, content: contentOf(turn) })));
+}
+
+/** A turn's text, or its images and then its text. */
+function contentOf({ text, images = [] }) {
+  if (images.length === 0) return text;
+  const parts = images.map((url) => ({ type: "image_url", image_url: { url } }));
+  return text === "" ? parts : [...parts, { type: "text", text }];
 }
 
 /** The visible passages as one text. */

@@ -5,6 +5,9 @@ import { drawing } from "./dom.mjs";
 const LINES = {
   sidebar: "M5 5h14a2 2 0 0 1 2 2v10a2 2 0 0 1-2 2H5a2 2 0 0 1-2-2V7a2 2 0 0 1 2-2zM9.5 5v14",
   plus: "M12 5v14M5 12h14",
+  image:
+    "M5 5h14a2 2 0 0 1 2 2v10a2 2 0 0 1-2 2H5a2 2 0 0 1-2-2V7a2 2 0 0 1 2-2z" +
+    "M3 16l5-5 5 5 3-3 5 5M15.5 9.5v.2",
   close: "M6 6l12 12M18 6L6 18",
   up: "M12 19V6M6 11.5l6-6 6 6",
   down: "M12 5v13M6 12.5l6 6 6-6",

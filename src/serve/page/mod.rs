@@ -31,10 +31,10 @@ pub const HEADERS: &[(&str, &str)] = &[
     ("X-Content-Type-Options", "nosniff"),
 ];
 
-/// Only the page's own files run, other servers are not contacted, and `require-trusted-types-for` makes the
-/// browser reject every way to create HTML from text.
+/// Only the page's own files run, images are its own or those that the user adds, other servers are not
+/// contacted, and `require-trusted-types-for` makes the browser reject every way to create HTML from text.
 const CONTENT_SECURITY_POLICY: &str = concat!(
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; ",
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; ",
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; ",
     "require-trusted-types-for 'script'; trusted-types 'none'",
 );
@@ -56,6 +56,7 @@ pub const ASSETS: &[Asset] = &[
     asset("/page/editor.mjs", SCRIPT, include_bytes!("editor.mjs")),
     asset("/page/highlight.mjs", SCRIPT, include_bytes!("highlight.mjs")),
     asset("/page/icons.mjs", SCRIPT, include_bytes!("icons.mjs")),
+    asset("/page/images.mjs", SCRIPT, include_bytes!("images.mjs")),
     asset("/page/inline.mjs", SCRIPT, include_bytes!("inline.mjs")),
     asset("/page/markdown.mjs", SCRIPT, include_bytes!("markdown.mjs")),
     asset("/page/math.mjs", SCRIPT, include_bytes!("math.mjs")),

@@ -59,9 +59,10 @@ class Page {
     shown: (run) => this.#showFigures([run.turn], run),
   });
   #composer = new Composer({
-    send: (text) => this.#send(text),
+    send: (text, images) => this.#send(text, images),
     stop: () => this.#runs.get(this.conversation.id)?.stop(),
     recall: () => this.#thread.editLast(),
+    trouble: (text) => this.#trouble(text),
   });
 
   async start() {
@@ -133,18 +134,16 @@ class Page {
     return recall(`mode.${name}`) ?? (chats ? "chat" : "text");
   }
 
-  #send(text) {
+  #send(text, images = []) {
     const { conversation } = this;
     const shown = tree.pathOf(conversation);
     const last = shown.at(-1);
     let parent = last?.id ?? null;
     if (conversation.mode === "chat" || text !== "") {
-      parent = tree.addTurn(
-        conversation,
-        parent,
-        "user",
-        conversation.mode === "chat" ? text : spaced(last, text),
-      ).id;
+      const said = conversation.mode === "chat" ? text : spaced(last, text);
+      const turn = tree.addTurn(conversation, parent, "user", said);
+      if (images.length > 0) turn.images = images;
+      parent = turn.id;
     }
     if (parent === null) return;
     this.#conversations.set(conversation.id, conversation);
@@ -168,6 +167,7 @@ class Page {
   #edit(turn, text) {
     const { conversation } = this;
     const version = tree.addTurn(conversation, turn.parent, turn.role, text);
+    if (turn.images !== undefined) version.images = turn.images;
     if (turn.role === "user")
       return this.#write(conversation, tree.addTurn(conversation, version.id, "assistant", ""));
     version.finish = "edited";
@@ -258,7 +258,8 @@ class Page {
     const { state, props } = this.server;
     const silent = state === "ready" && props.writes === false ? NO_TEXT : "";
     const [off, waits] = [OFF[state] ?? silent, state === "connecting"];
-    this.#composer.update({ mode: conversation.mode, running: run !== null, begun, off, waits });
+    const sees = props.sees === true && conversation.mode === "chat";
+    this.#composer.update({ mode: conversation.mode, running: run !== null, begun, off, waits, sees });
     this.#showFigures(path, run);
   }
 

@@ -1,6 +1,8 @@
 // Export and import of conversations as a file. Files may come from anywhere: they are checked and copied
 // field by field, so that nothing else gets into the store.
 
+import { isImageUrl } from "./images.mjs";
+
 const FORMAT = "sterna-conversations";
 const VERSION = 1;
 
@@ -54,6 +56,7 @@ function turnFrom(value, id, where) {
     text: stringAt(object.text, `${where}.text`),
     ...forkFrom(object, where),
   };
+  if (object.images !== undefined) turn.images = imagesFrom(object.images, `${where}.images`);
   if (object.reasoning !== undefined) turn.reasoning = stringAt(object.reasoning, `${where}.reasoning`);
   if (object.reasoningMs !== undefined)
     turn.reasoningMs = numberAt(object.reasoningMs, `${where}.reasoningMs`);
@@ -64,6 +67,14 @@ function turnFrom(value, id, where) {
     turn.timings = Object.fromEntries(timings.filter(([, number]) => Number.isFinite(number)));
   }
   return turn;
+}
+
+function imagesFrom(value, where) {
+  if (!Array.isArray(value)) throw new Error(`${where} is not a list.`);
+  for (const [at, url] of value.entries()) {
+    if (!isImageUrl(stringAt(url, `${where}[${at}]`))) throw new Error(`${where}[${at}] is no image.`);
+  }
+  return [...value];
 }
 
 function forkFrom(object, where) {

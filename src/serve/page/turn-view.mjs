@@ -35,6 +35,7 @@ export class TurnView {
       { class: `turn ${turn.role}`, "aria-label": name },
       heading,
       turn.role === "assistant" && this.#thinking,
+      turn.images !== undefined && pictures(turn.images),
       this.#body,
       turn.role === "assistant" && this.#notice.node,
       this.#tools,
@@ -127,6 +128,12 @@ export class TurnView {
       closed: () => this.#tools.querySelector("button")?.focus(),
     });
   }
+}
+
+/** The images of a turn. */
+function pictures(images) {
+  const picture = (src, at) => element("img", { src, alt: `Image ${at + 1}` });
+  return element("div", { class: "pictures" }, images.map(picture));
 }
 
 /** Text that is shown until the first token. */

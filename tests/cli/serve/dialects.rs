@@ -398,7 +398,7 @@ fn unsupported_fields_are_named() {
             "/v1/messages",
             &messages,
             json!({ "messages": [{ "role": "user", "content": [{ "type": "image" }] }] }),
-            "messages[0].content[0].type",
+            "messages[0].content[0].source",
         ),
         ("/v1/responses", &responses, json!({ "tools": [{ "type": "functoin" }] }), "tools[0].type"),
         ("/v1/responses", &responses, json!({ "tool_choice": { "type": "file_search" } }), "tool_choice"),
@@ -433,7 +433,10 @@ fn unsupported_fields_are_named() {
         (json!({ "think": true }), "think"),
         (json!({ "think": "much" }), "think"),
         (json!({ "tools": [{ "type": "function" }] }), "tools[0].function"),
-        (json!({ "messages": [{ "role": "user", "content": "a", "images": ["x"] }] }), "messages[0].images"),
+        (
+            json!({ "messages": [{ "role": "user", "content": "a", "images": ["x"] }] }),
+            "messages[0].images[0]",
+        ),
     ] {
         let answer = server.post("/api/chat", &with(&ollama, more));
         assert_eq!(answer.status, 400);

@@ -128,7 +128,7 @@ fn ollama_endpoints_work() {
         assert!(refused.status == 501 && refused.text.contains(way_out), "{}", refused.text);
     }
     for (field, value, way_out) in [
-        ("images", json!(["aGk="]), "in words"),
+        ("images", json!(["aGk="]), "-mm FILE"),
         ("suffix", json!("end"), "`raw`"),
         ("template", json!("{{ .Prompt }}"), "--chat-template"),
     ] {

@@ -1,15 +1,20 @@
-//! Images in chat completions.
+//! Images in every chat API.
 
 use std::fs;
 use std::path::Path;
 
 use serde_json::{Value, json};
 use sterna::engine::{Engine, EngineOptions, Mmproj};
+use sterna::serve::{FetchImage, ServeOptions};
 
-use super::client::TestServer;
+use super::client::{DESCRIPTION, TestServer};
 
 /// A server of the tiny Gemma 3 with its vision tower, and a data URL per image of the golden data.
 fn server() -> Option<(TestServer, impl Fn(&str) -> String)> {
+    server_with(|_| ())
+}
+
+fn server_with(change: impl FnOnce(&mut ServeOptions)) -> Option<(TestServer, impl Fn(&str) -> String)> {
     let folder = support::golden("vision-gemma3")?;
     let options = EngineOptions {
         device: "cpu".parse().unwrap(),
@@ -21,7 +26,7 @@ fn server() -> Option<(TestServer, impl Fn(&str) -> String)> {
         ..EngineOptions::default()
     };
     let engine = Engine::open(folder.join("text.gguf"), &options).unwrap();
-    let server = TestServer::with_engine(engine, |_| ());
+    let server = TestServer::with_engine(engine, change);
     Some((server, move |file: &str| data_url(&folder.join(file))))
 }
 
@@ -114,4 +119,128 @@ fn without_a_tower_the_refusal_says_which_file_to_give() {
     assert_eq!(error["param"], "messages[0].content[0].image_url");
     assert!(error["message"].as_str().unwrap().contains("-mm FILE"), "{error}");
     assert_eq!(server.get("/props").ok()["modalities"]["vision"], false);
+}
+
+/// The file of a data URL, in base64.
+fn base64(url: &str) -> &str {
+    url.split_once(',').unwrap().1
+}
+
+/// The same image before the same text in every API: answer, and tokens of the prompt.
+#[test]
+fn every_chat_api_reads_images() {
+    let Some((server, url)) = server() else { return };
+    let (url, what) = (url("wide.png"), "What is this?");
+    let source = json!({ "type": "base64", "media_type": "image/png", "data": base64(&url) });
+    let text = json!({ "type": "text", "text": what });
+    let chat = ask(&[image(&url), text.clone()]);
+    let want = server.post("/v1/chat/completions", &chat).ok();
+    let n_prompt = want["usage"]["prompt_tokens"].as_u64().unwrap();
+    let want = want["choices"][0]["message"]["content"].clone();
+
+    let parts = json!([{ "type": "input_image", "image_url": url }, { "type": "input_text", "text": what }]);
+    let input = json!([{ "role": "user", "content": parts }]);
+    let responses = json!({ "input": input, "max_output_tokens": 8, "temperature": 0 });
+    let blocks = json!([{ "type": "image", "source": source }, text]);
+    let turns = json!([{ "role": "user", "content": blocks }]);
+    let messages = json!({ "model": "any", "messages": turns, "max_tokens": 8, "temperature": 0 });
+    let options = json!({ "num_predict": 8, "temperature": 0 });
+    let said = json!([{ "role": "user", "content": what, "images": [base64(&url)] }]);
+    let ollama = json!({ "messages": said, "stream": false, "options": options });
+    let generate = json!({ "prompt": what, "images": [base64(&url)], "stream": false, "options": options });
+    for (path, request, body, answer) in [
+        ("/v1/responses", "ResponsesRequest", &responses, "/output/0/content/0/text"),
+        ("/v1/messages", "MessagesRequest", &messages, "/content/0/text"),
+        ("/api/chat", "OllamaChatRequest", &ollama, "/message/content"),
+        ("/api/generate", "OllamaGenerateRequest", &generate, "/response"),
+    ] {
+        DESCRIPTION.check_request(request, body);
+        let got = server.post(path, body).ok();
+        assert_eq!(got.pointer(answer), Some(&want), "{path}: {got}");
+        let n = |pointer: &str| got.pointer(pointer).and_then(Value::as_u64).unwrap_or(0);
+        let n_tokens = match path {
+            "/v1/messages" => n("/usage/input_tokens") + n("/usage/cache_read_input_tokens"),
+            "/v1/responses" => n("/usage/input_tokens"),
+            _ => n("/prompt_eval_count"),
+        };
+        assert_eq!(n_tokens, n_prompt, "{path}: {got}");
+        // A context of tokens cannot repeat an image.
+        assert!(got.get("context").is_none(), "{path}: {got}");
+    }
+    for (path, body) in [
+        ("/v1/chat/completions/input_tokens", &chat),
+        ("/v1/responses/input_tokens", &responses),
+        ("/v1/messages/count_tokens", &messages),
+    ] {
+        assert_eq!(server.post(path, body).ok()["input_tokens"], n_prompt, "{path}");
+    }
+    let template = server.post("/apply-template", &chat).ok();
+    assert!(template["prompt"].as_str().unwrap().contains("<__media__>What is this?"), "{template}");
+    for path in ["/api/show", "/api/tags"] {
+        let shown = if path == "/api/show" { server.post(path, &json!({})) } else { server.get(path) }.ok();
+        assert!(shown.to_string().contains("\"vision\""), "{path}: {shown}");
+    }
+}
+
+/// Without a template: 16 rows, two markers and two newlines on each side, and no other tokens than the text's.
+#[test]
+fn raw_prompts_have_their_images_first() {
+    let Some((server, url)) = server() else { return };
+    let count = |images: &[&str]| {
+        let body = json!({ "prompt": "It is", "raw": true, "stream": false, "images": images,
+            "options": { "num_predict": 1 } });
+        server.post("/api/generate", &body).ok()["prompt_eval_count"].as_u64().unwrap()
+    };
+    let url = url("square.png");
+    assert!(count(&[base64(&url)]) >= count(&[]) + 16 + 2);
+    let context = json!({ "prompt": "a", "images": [base64(&url)], "context": [1], "stream": false });
+    assert!(server.post("/api/generate", &context).text.contains("/api/chat"));
+}
+
+/// The model sees images in results of tools, and is told of those that are somewhere else.
+#[test]
+fn images_in_results_of_tools_are_read() {
+    let Some((server, url)) = server_with(|options| options.template = Some("chatml".into())) else { return };
+    let url = url("square.png");
+    let source = json!({ "type": "base64", "media_type": "image/png", "data": base64(&url) });
+    let count = |result: Value| {
+        let body = json!({ "model": "any", "max_tokens": 1, "messages": [
+            { "role": "user", "content": "a" },
+            { "role": "assistant", "content": [{ "type": "tool_use", "id": "t", "name": "f", "input": {} }] },
+            { "role": "user", "content": [{ "type": "tool_result", "tool_use_id": "t", "content": result }] },
+        ] });
+        server.post("/v1/messages", &body).ok();
+        server.post("/v1/messages/count_tokens", &body).ok()["input_tokens"].as_u64().unwrap()
+    };
+    assert!(count(json!([{ "type": "image", "source": source }])) >= count(json!([])) + 16 + 2);
+    let elsewhere = json!([{ "type": "image", "source": { "type": "url", "url": "http://x/a.png" } }]);
+    assert_eq!(count(elsewhere), count(json!("[There is an image here, which this model cannot see.]")));
+    let broken = json!([{ "type": "image", "source": { "type": "base64", "data": "AAAA" } }]);
+    let body = json!({ "model": "any", "max_tokens": 1, "messages": [
+        { "role": "user", "content": [{ "type": "tool_result", "tool_use_id": "t", "content": broken }] }] });
+    let error = server.post("/v1/messages", &body).error(400);
+    let path = "messages[0].content[0].content[0].source";
+    assert!(error["message"].as_str().unwrap().contains(path), "{error}");
+}
+
+#[test]
+fn urls_are_read_only_if_the_operator_allows_it() {
+    let Some((server, _)) = server() else { return };
+    let part = image("https://pictures.example/a.png");
+    let error = server.post("/v1/chat/completions", &ask(std::slice::from_ref(&part))).error(400);
+    assert!(error["message"].as_str().unwrap().contains("--image-hosts"), "{error}");
+    let folder = support::golden("vision-gemma3").unwrap();
+    let file = fs::read(folder.join("square.png")).unwrap();
+    let fetch = FetchImage::new(move |url| match url {
+        "https://pictures.example/a.png" => Ok(file.clone()),
+        _ => Err("no such host".to_owned()),
+    });
+    let Some((server, url)) = server_with(|options| options.fetch_image = Some(fetch)) else { return };
+    let text = |part: Value| server.post("/v1/chat/completions", &ask(&[part])).ok()["choices"].clone();
+    assert_eq!(text(part), text(image(&url("square.png"))));
+    let error = server.post("/v1/chat/completions", &ask(&[image("https://other.example/a")])).error(400);
+    assert_eq!(error["param"], "messages[0].content[0].image_url");
+    assert!(error["message"].as_str().unwrap().contains("no such host"), "{error}");
+    let error = server.post("/v1/chat/completions", &ask(&[image("file:///etc/passwd")])).error(400);
+    assert!(error["message"].as_str().unwrap().contains("want a data URL"), "{error}");
 }

@@ -55,6 +55,25 @@ test("messages begin with the system prompt, if there is one", () => {
   assert.deepEqual(tree.messagesOf(conversation, turns)[0], { role: "system", content: "s" });
 });
 
+test("images are before the text of their message, and are kept in files", () => {
+  const conversation = conversationOf("chat", "a", "b");
+  const [first] = tree.pathOf(conversation);
+  const url = "data:image/png;base64,AAAA";
+  first.images = [url];
+  const part = { type: "image_url", image_url: { url } };
+  const [message] = tree.messagesOf(conversation, tree.pathOf(conversation));
+  assert.deepEqual(message.content, [part, { type: "text", text: "a" }]);
+  const [copy] = imported(exported([conversation]));
+  assert.deepEqual(copy, conversation);
+  assert.deepEqual(tree.pathOf(tree.branchOf(conversation, first))[0].images, [url]);
+  first.text = "";
+  assert.deepEqual(tree.messagesOf(conversation, [first])[0].content, [part]);
+  for (const wrong of ["data:text/html,x", "data:image/png;base64,<", 3]) {
+    first.images = [wrong];
+    assert.throws(() => imported(exported([conversation])), /images\[0\]/);
+  }
+});
+
 test("rewriting a text keeps the passages up to the change", () => {
   const written = ["Once ", "upon a time ", "there was ", "a king."];
   const cases = [

@@ -75,9 +75,9 @@ impl ParsedRequest {
             stop: fields.stop_sequences()?.unwrap_or_default(),
             ..sampling::generation(&fields.part(), served)?
         };
-        let (prompt, reading) = read.prompt_ids(chat, &constraints, &mut options)?;
+        let (prompt, images, reading) = read.prompt_ids(chat, &constraints, &mut options)?;
         Ok(Self {
-            job: read.job(&fields.part(), vec![prompt], options, 1, Some(max_tokens))?,
+            job: Job { images, ..read.job(&fields.part(), vec![prompt], options, 1, Some(max_tokens))? },
             reading,
             stream: fields.part::<Running>().stream()?.unwrap_or(false),
         })
@@ -93,7 +93,7 @@ struct TokenCount {
 async fn count_tokens(app: Arc<App>, request: Request) -> Answer {
     let count = Read::<CountRequest>::of(&app, request).await?.work(|read, served| {
         let (chat, constraints) = request::read(&read.fields().part(), served)?;
-        Ok(chat.offering(&constraints, served).prompt(served)?.ids.len())
+        chat.offering(&constraints, served).count(served)
     });
     Ok(json(&TokenCount { input_tokens: count.await? }))
 }

@@ -7,6 +7,7 @@ use serde_json::Value;
 use crate::constraints::{AnswerForm, Constraints, schema_at};
 use crate::error::ApiError;
 use crate::fields::{Fields, Kind, missing, request};
+use crate::images::{self, ImageFile, Images};
 use crate::kinds::{Any, Bool, Dict, Entries, Int, List, MAX_INT, Object, Text, TextOr, Word};
 use crate::messages::{self, ChatPrompt, ContentPart, Continuation, MESSAGES, TemplateFields, Thinking};
 use crate::model::Served;
@@ -49,6 +50,7 @@ request! {
     /// A block of a message in Anthropic's format.
     pub enum TurnBlock {
         TextBlock,
+        ImageBlock,
         DocumentBlock,
         SearchBlock,
         ThinkingBlock,
@@ -63,6 +65,37 @@ request! {
     /// A text.
     pub struct TextBlock of { "enum": ["text", null] } {
         text: Text or missing("a text"),
+    }
+}
+
+request! {
+    /// An image from the user, if the server has the model's mmproj file.
+    pub struct ImageBlock of { "const": "image" } {
+        source: Object<ImageSource> or missing("the image in base64"),
+    }
+}
+
+request! {
+    /// Source of an image's file.
+    pub enum ImageSource {
+        Base64Source,
+        UrlSource,
+    }
+}
+
+request! {
+    /// A file in base64.
+    pub struct Base64Source of { "const": "base64" } {
+        data: Text or missing("the file in base64"),
+        /// Ignored: the file tells.
+        media_type: Text,
+    }
+}
+
+request! {
+    /// A file at a host that the server allows.
+    pub struct UrlSource of { "const": "url" } {
+        url: Text or missing("a URL"),
     }
 }
 
@@ -135,7 +168,7 @@ request! {
     /// The result of a tool.
     pub struct ResultBlock of { "const": "tool_result" } {
         tool_use_id: Text or missing("a text"),
-        /// A text, or parts. The model is only told that there are images and files.
+        /// A text, or parts. The model is only told that there are files, and images if it cannot see.
         content: Any,
         is_error: Bool,
     }
@@ -192,7 +225,7 @@ pub fn read(
     let constraints = Constraints::of_conversation(&fields.part(), format, tool_config, served)?;
     let list = fields.messages()?;
     let list = messages::at_least_one(&list)?;
-    let mut said = Conversation::default();
+    let mut said = Conversation { images: Images::of(served), ..Conversation::default() };
     let system = messages::content("system", fields.system()?)?;
     let system = without_billing(&system);
     if !system.is_empty() {
@@ -202,7 +235,8 @@ pub fn read(
         said.add(&message?)?;
     }
     let extras = messages::extras(&fields.part(), thinking(fields)?)?;
-    Ok((messages::going_on(&fields.part(), said.messages, extras)?, constraints))
+    let chat = messages::going_on(&fields.part(), said.messages, extras)?;
+    Ok((ChatPrompt { images: said.images.list, ..chat }, constraints))
 }
 
 /// Thinking is off unless the request asks for it.
@@ -238,6 +272,8 @@ fn format(fields: &Fields<'_, MessagesInput>) -> Result<Option<(String, Source)>
 #[derive(Debug, Default)]
 struct Conversation {
     messages: Vec<Message>,
+    /// Images in the messages.
+    images: Images,
     /// Names of the called tools, by call id.
     names: HashMap<String, String>,
 }
@@ -260,9 +296,15 @@ impl Conversation {
             let block = block?;
             match (block.r#type()?.unwrap_or("text"), role) {
                 ("text", _) => said.texts.push(block.part::<TextBlock>().text()?.to_owned()),
+                ("image", "user") => {
+                    let (path, file) = image(&block.part())?;
+                    said.texts.push(said.images.add(path, file).to_owned());
+                }
                 ("document", "user") => said.texts.push(document(&block.part())?),
                 ("search_result", "user") => {
-                    said.texts.push(results::text(&block.path("content"), Some(&block.value())));
+                    let value = Some(block.value());
+                    let text = results::text(&block.path("content"), value.as_ref(), &mut said.images);
+                    said.texts.push(text);
                 }
                 ("thinking", "assistant") => {
                     said.thoughts.push(block.part::<ThinkingBlock>().thinking()?.to_owned());
@@ -287,7 +329,7 @@ impl Conversation {
                 (kind, "assistant") if kind.ends_with("_tool_result") => {
                     n_answers += 1;
                     if said != Said::default() {
-                        self.say(std::mem::take(&mut said).message(role));
+                        self.add_said(std::mem::take(&mut said), role);
                     }
                     self.answer(&block.part::<ServerResultBlock>().part())?;
                 }
@@ -295,7 +337,7 @@ impl Conversation {
                     let want = match role {
                         "assistant" => "one of text, thinking, tool_use",
                         "user" => {
-                            "text, document, search_result or tool_result: this model reads nothing else"
+                            "text, image, document, search_result or tool_result: this model reads nothing else"
                         }
                         _ => "`text`",
                     };
@@ -304,15 +346,21 @@ impl Conversation {
             }
         }
         if n_answers == 0 || said != Said::default() {
-            self.say(said.message(role));
+            self.add_said(said, role);
         }
         Ok(())
+    }
+
+    /// Adds the blocks of a message.
+    fn add_said(&mut self, mut said: Said, role: &str) {
+        self.images.append(std::mem::take(&mut said.images));
+        self.say(said.message(role));
     }
 
     /// Adds a tool result. Templates have no field for failures, so the text mentions it.
     fn answer(&mut self, block: &Fields<'_, ResultBlock>) -> Result<(), ApiError> {
         let id = block.tool_use_id()?.to_owned();
-        let mut content = results::text(&block.path("content"), block.content()?);
+        let mut content = results::text(&block.path("content"), block.content()?, &mut self.images);
         if block.is_error()?.unwrap_or(false) && !content.starts_with("Error") {
             content.insert_str(0, "Error: ");
         }
@@ -328,7 +376,7 @@ impl Conversation {
             return self.messages.push(message);
         };
         if !last.content.is_empty() && !message.content.is_empty() {
-            last.content.push('\n');
+            images::separate(&mut last.content, &message.content);
         }
         last.content += &message.content;
         last.tool_calls.extend(message.tool_calls);
@@ -340,6 +388,8 @@ impl Conversation {
 #[derive(Debug, Default, PartialEq)]
 struct Said {
     texts: Vec<String>,
+    /// Images in the texts.
+    images: Images,
     thoughts: Vec<String>,
     calls: Vec<ToolCall>,
 }
@@ -349,9 +399,27 @@ impl Said {
         Message {
             tool_calls: self.calls,
             reasoning_content: (!self.thoughts.is_empty()).then(|| self.thoughts.join("\n")),
-            ..Message::new(role, self.texts.join("\n"))
+            ..Message::new(role, images::joined(self.texts))
         }
     }
+}
+
+/// The image of a block, and its path.
+fn image(block: &Fields<'_, ImageBlock>) -> Result<(String, ImageFile), ApiError> {
+    let source = block.source()?;
+    let file = match source.r#type()? {
+        Some("base64") => {
+            let source = source.part::<Base64Source>();
+            source.media_type()?;
+            ImageFile::Base64(source.data()?.to_owned())
+        }
+        Some("url") => ImageFile::Url(source.part::<UrlSource>().url()?.to_owned()),
+        other => {
+            let want = "`base64` or `url`: this server stores no files";
+            return Err(ApiError::field(source.path("type"), want, &other.into()));
+        }
+    };
+    Ok((block.path("source"), file))
 }
 
 /// The text of a document, after its title and context.
@@ -400,11 +468,47 @@ mod tests {
     }
 
     fn parse(messages: &Value) -> Result<Vec<Message>, ApiError> {
-        let mut said = Conversation::default();
+        parse_with(messages, Conversation::default()).map(|said| said.messages)
+    }
+
+    fn parse_with(messages: &Value, mut said: Conversation) -> Result<Conversation, ApiError> {
         for message in Entries::of("messages".to_owned(), messages.as_array().unwrap()).iter() {
             said.add(&message?)?;
         }
-        Ok(said.messages)
+        Ok(said)
+    }
+
+    /// Results of tools come before the other blocks of their message, and so do their images.
+    #[test]
+    fn images_are_in_the_order_of_their_marks() {
+        const IMAGE: &str = sterna_tokenizer::chat::IMAGE;
+        let image = |data: &str| json!({ "type": "image", "source": { "type": "base64", "media_type": "image/png", "data": data } });
+        let result = json!({ "type": "tool_result", "tool_use_id": "1",
+            "content": [{ "type": "text", "text": "x" }, image("b")] });
+        let text = json!({ "type": "text", "text": "what?" });
+        let turns = json!([
+            { "role": "user", "content": [text, image("a")] },
+            { "role": "user", "content": [image("c"), result, text] },
+        ]);
+        let sees = Conversation { images: Images::in_results(), ..Conversation::default() };
+        let Conversation { messages, images, .. } = parse_with(&turns, sees).unwrap();
+        let shown: Vec<(&str, String)> =
+            messages.iter().map(|said| (said.role.as_str(), said.content.replace(IMAGE, "*"))).collect();
+        assert_eq!(
+            shown,
+            [("user", "what?*".to_owned()), ("tool", "x*".to_owned()), ("user", "*what?".to_owned())]
+        );
+        let list: Vec<(&str, ImageFile)> =
+            images.list.iter().map(|image| (image.path.as_str(), image.file.clone())).collect();
+        let file = |data: &str| ImageFile::Base64(data.to_owned());
+        assert_eq!(
+            list,
+            [
+                ("messages[0].content[1].source", file("a")),
+                ("messages[1].content[1].content[1].source", file("b")),
+                ("messages[1].content[0].source", file("c")),
+            ]
+        );
     }
 
     #[test]
@@ -483,12 +587,13 @@ mod tests {
 
     #[test]
     fn blocks_that_do_not_fit_are_named() {
-        let image = json!({ "type": "image", "source": { "type": "url", "url": "http://x" } });
+        let image = json!({ "type": "image", "source": { "type": "file", "file_id": "x" } });
         let cases = [
             (json!([{ "role": "king", "content": "a" }]), "messages[0].role"),
             (json!([{ "role": "user" }]), "messages[0].content"),
             (json!([{ "role": "user", "content": 3 }]), "messages[0].content"),
-            (json!([{ "role": "user", "content": [image] }]), "messages[0].content[0].type"),
+            (json!([{ "role": "user", "content": [image] }]), "messages[0].content[0].source.type"),
+            (json!([{ "role": "assistant", "content": [image] }]), "messages[0].content[0].type"),
             (
                 json!([{ "role": "assistant", "content": [{ "type": "tool_result", "tool_use_id": "1" }] }]),
                 "messages[0].content[0].type",

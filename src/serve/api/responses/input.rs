@@ -9,6 +9,7 @@ use super::tools::{self, ItemTools, Names, ResponsesTools, flat, with_input};
 use crate::constraints::{AnswerForm, Constraints, TextFormat, text_format};
 use crate::error::ApiError;
 use crate::fields::{Fields, Kind, missing, request};
+use crate::images::{self, Images};
 use crate::kinds::{Any, Array, List, Object, Text, TextOr};
 use crate::messages::{self, ChatPrompt, Message, TemplateFields, Thinking};
 use crate::model::Served;
@@ -157,7 +158,7 @@ pub fn read(
 ) -> Result<(ChatPrompt, Constraints, Names), ApiError> {
     let (tool_config, names) = tools::read(&fields.part(), fields.input().ok())?;
     let constraints = Constraints::of_conversation(&fields.part(), format(fields)?, tool_config, served)?;
-    let mut said = Conversation::default();
+    let mut said = Conversation { images: Images::of(served), ..Conversation::default() };
     said.system.extend(fields.instructions()?.map(str::to_owned));
     match fields.input()? {
         Value::String(text) => said.messages.push(chat::Message::new("user", text.as_str())),
@@ -167,7 +168,7 @@ pub fn read(
             }
         }
     }
-    let Conversation { system, mut messages, mut left_out, .. } = said;
+    let Conversation { system, mut messages, images, mut left_out, .. } = said;
     left_out.sort_unstable();
     left_out.dedup();
     if !left_out.is_empty() {
@@ -188,7 +189,7 @@ pub fn read(
             add_generation_prompt: true,
             assistant_prefix: None,
             extras,
-            images: Vec::new(),
+            images: images.list,
         },
         constraints,
         names,
@@ -207,6 +208,8 @@ struct Conversation {
     /// Text of the system and the developer. It is moved to the start of the conversation.
     system: Vec<String>,
     messages: Vec<chat::Message>,
+    /// Images in the messages.
+    images: Images,
     /// Reasoning that belongs to the assistant's next message.
     thoughts: Option<String>,
     /// Names of the called tools, by call id.
@@ -228,7 +231,7 @@ impl Conversation {
         let output = fields.given(&["output"]);
         match item.r#type()?.unwrap_or(if is_reference { "item_reference" } else { "message" }) {
             "message" => {
-                let message = messages::message(&item.part())?;
+                let message = messages::message(&item.part(), &mut self.images)?;
                 match message.role.as_str() {
                     "system" => self.system.push(message.content),
                     "assistant" => self.assistant(message),
@@ -249,20 +252,21 @@ impl Conversation {
                 self.call(Some(call_id()?), name, with_input(&there("input", fields.input()?)?));
             }
             "function_call_output" | "custom_tool_call_output" => {
-                let content = results::text(&fields.path("output"), output);
+                let content = results::text(&fields.path("output"), output, &mut self.images);
                 self.answer(Some(call_id()?), content);
             }
             "mcp_call" => match output.or(fields.error()?) {
                 Some(answer) => {
                     let name = flat(fields.server_label()?, &name()?);
                     self.call(id(&fields), name, fields.arguments()?.unwrap_or("{}").to_owned());
-                    self.answer(id(&fields), results::text(&fields.path("output"), Some(answer)));
+                    let content = results::text(&fields.path("output"), Some(answer), &mut self.images);
+                    self.answer(id(&fields), content);
                 }
                 None => self.left_out.push("mcp_call"),
             },
             // A message from another of the client's agents.
             "agent_message" => {
-                let content = results::text(&fields.path("content"), fields.content()?);
+                let content = results::text(&fields.path("content"), fields.content()?, &mut self.images);
                 self.other(chat::Message::new("user", content));
             }
             other => match KINDS.iter().find(|(kind, _)| *kind == other) {
@@ -284,11 +288,16 @@ impl Conversation {
                 names.iter().filter_map(|name| Some(((*name).to_owned(), fields.given(&[name])?.clone())));
             Value::Object(there.collect::<Map<_, _>>()).to_string()
         };
-        let answer = |names: &[&str]| Some(results::text(&fields.path(names[0]), Some(fields.given(names)?)));
+        let answer = |names: &[&str], images: &mut Images| {
+            Some(results::text(&fields.path(names[0]), Some(fields.given(names)?), images))
+        };
         match shown {
             Shown::Call(tool, names) => self.call(id(fields), tool.to_owned(), arguments(names)),
-            Shown::Answer(names) => self.answer(id(fields), answer(names).unwrap_or_default()),
-            Shown::Done(tool, names, answers) => match answer(answers) {
+            Shown::Answer(names) => {
+                let content = answer(names, &mut self.images).unwrap_or_default();
+                self.answer(id(fields), content);
+            }
+            Shown::Done(tool, names, answers) => match answer(answers, &mut self.images) {
                 Some(content) => {
                     self.call(id(fields), tool.to_owned(), arguments(names));
                     self.answer(id(fields), content);
@@ -321,7 +330,7 @@ impl Conversation {
             return self.messages.push(chat::Message { reasoning_content: thoughts, ..message });
         };
         if !last.content.is_empty() && !message.content.is_empty() {
-            last.content.push('\n');
+            images::separate(&mut last.content, &message.content);
         }
         last.content += &message.content;
         last.tool_calls.extend(message.tool_calls);
@@ -527,7 +536,11 @@ mod tests {
             (json!({ "type": "custom_tool_call", "call_id": "1", "name": "f" }), "input[0].input"),
             (json!({ "type": "function_call", "name": "f" }), "input[0].call_id"),
             (
-                json!({ "role": "user", "content": [{ "type": "input_image", "image_url": "http://x" }] }),
+                json!({ "role": "user", "content": [{ "type": "input_image", "file_id": "x" }] }),
+                "input[0].content[0].image_url",
+            ),
+            (
+                json!({ "role": "system", "content": [{ "type": "input_image", "image_url": "data:" }] }),
                 "input[0].content[0].type",
             ),
             (json!(3), "input[0]"),

@@ -77,9 +77,9 @@ impl ParsedRequest {
         let mut options = sampling::generation(&fields.part(), served)?;
         let max_tokens = fields.max_output_tokens()?;
         let repeated = Repeated::new(&fields, &options.sampler);
-        let (prompt, reading) = read.prompt_ids(chat, &constraints, &mut options)?;
+        let (prompt, images, reading) = read.prompt_ids(chat, &constraints, &mut options)?;
         Ok(Self {
-            job: read.job(&fields.part(), vec![prompt], options, 1, max_tokens)?,
+            job: Job { images, ..read.job(&fields.part(), vec![prompt], options, 1, max_tokens)? },
             reading,
             stream: fields.part::<Running>().stream()?.unwrap_or(false),
             repeated,
@@ -122,7 +122,7 @@ async fn input_tokens(app: Arc<App>, request: Request) -> Answer {
         let fields = read.fields();
         refuse(&fields)?;
         let (chat, constraints, _) = input::read(&fields.part(), served)?;
-        Ok(chat.offering(&constraints, served).prompt(served)?.ids.len())
+        chat.offering(&constraints, served).count(served)
     });
     Ok(json(&InputTokens::new(count.await?)))
 }
