@@ -267,7 +267,7 @@ fn params<'a>(
     let n_adapters = cx.p.adapters.len();
     let mut tables = cx.tables.borrow_mut();
     let at = tables.len() / ENTRY;
-    tables.resize(tables.len() + set.len() * n_adapters * ENTRY, 0);
+    tables.resize(ENTRY * (at + set.len() * n_adapters), 0);
     let mut buffer: Option<&Buffer> = None;
     for (expert, pairs) in set.iter().enumerate() {
         for pair in *pairs {
