@@ -28,8 +28,10 @@ const ELSEWHERE: [(&str, [&str; 3]); 4] = [
 ];
 
 /// Names with a model that `scripts/golden/transformers` creates, with logits by transformers.
-const OF_TRANSFORMERS: [&str; 19] = [
+const OF_TRANSFORMERS: [&str; 21] = [
     "apertus",
+    "laguna",
+    "muse-glimmer",
     "mellum",
     "arcee",
     "seed_oss",
