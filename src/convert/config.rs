@@ -304,7 +304,9 @@ impl Config {
     /// [`ConvertError::File`] for a share that is not even or not from 0 to 1.
     pub fn rotated(&self, head_dim: usize) -> Result<usize, ConvertError> {
         const SHARE: &str = "partial_rotary_factor";
-        let of_rope = self.get(&["rope_parameters"]).and_then(|rope| rope.get(SHARE)).and_then(Json::as_f64);
+        let of_kinds = self.get(&["rope_parameters"]);
+        let of_rope = of_kinds.map(|rope| rope.get("full_attention").unwrap_or(rope));
+        let of_rope = of_rope.and_then(|rope| rope.get(SHARE)).and_then(Json::as_f64);
         let share = of_rope.map_or_else(|| self.number(&[SHARE]), |share| Ok(Some(share)))?;
         let Some(share) = share else { return Ok(head_dim) };
         let rotated = (head_dim as f64 * share) as usize;

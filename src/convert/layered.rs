@@ -1,4 +1,5 @@
-//! Configuration of models with two kinds of layers, local and global ones, whose heads differ (Gemma 4).
+//! Configuration of models with two kinds of layers, local and global ones, whose heads may differ (Gemma 4),
+//! or not (Gemma 3n).
 
 use serde_json::Value as Json;
 
@@ -13,6 +14,8 @@ pub struct Layered {
     slides: Vec<bool>,
     /// Head length, and KV heads of global layers.
     global: (usize, usize),
+    /// True if the heads of both kinds are of the same length, for architectures without a key for it.
+    alike: bool,
     /// Number of layers with a cache of their own; the later ones read those.
     n_own: usize,
     /// True if layers without a cache of their own have feed-forward networks of twice the width.
@@ -22,19 +25,22 @@ pub struct Layered {
 }
 
 impl Layered {
-    /// Reads the configuration of `n_layers` layers, of which local ones have `n_kv_heads` KV heads. If the
-    /// model is an `assistant`, no layer has a cache of its own, and there is no embedding per layer.
+    /// Reads the configuration of `n_layers` layers, of which local ones have `n_kv_heads` KV heads of
+    /// `head_dim`, and every `period`-th is global unless the configuration says otherwise. If the model is an
+    /// `assistant`, no layer has a cache of its own, and there is no embedding per layer.
     ///
     /// # Errors
     /// [`ConvertError::File`] for a key that is missing or invalid.
     pub fn read(
         config: &Config,
-        n_layers: usize,
-        n_kv_heads: usize,
+        [n_layers, n_kv_heads, head_dim]: [usize; 3],
+        period: usize,
         assistant: bool,
     ) -> Result<Self, ConvertError> {
-        let slides = kinds(config, n_layers)?;
-        let head_dim = config.require(&["global_head_dim"])?;
+        // Gemma 4's has a default.
+        let global_dim = config.count(&["global_head_dim"])?;
+        let (alike, head_dim) = (global_dim.is_none(), global_dim.unwrap_or(head_dim));
+        let slides = kinds(config, n_layers, period, alike)?;
         let shares_values = config.bool(&["attention_k_eq_v"]) == Some(true);
         let global_heads = config.count(&["num_global_key_value_heads"])?.filter(|_| shares_values);
         const SHARED: &str = "num_kv_shared_layers";
@@ -48,6 +54,7 @@ impl Layered {
         Ok(Self {
             slides,
             global: (head_dim, global_heads.unwrap_or(n_kv_heads)),
+            alike,
             n_own,
             doubles: config.bool(&["use_double_wide_mlp"]) == Some(true),
             layer_input: if has_none || assistant { 0 } else { config.require(&[INPUT])? },
@@ -91,12 +98,9 @@ impl Layered {
             "attention.head_count_kv",
             each(&|layer| self.global(layer).map_or(n_kv_heads, |(_, n_kv_heads)| n_kv_heads)),
         );
-        for (name, local) in [("key_length", "key_length_swa"), ("value_length", "value_length_swa")] {
-            set(&format!("attention.{name}"), count(self.global.0));
-            set(&format!("attention.{local}"), count(head_dim));
+        if !self.alike {
+            self.write_lengths(head_dim, &mut set);
         }
-        set("rope.dimension_count", count(self.global.0));
-        set("rope.dimension_count_swa", count(head_dim));
         set("attention.shared_kv_layers", count(n_layers - self.n_own));
         if self.n_own > 0 {
             set("embedding_length_per_layer_input", count(self.layer_input));
@@ -104,13 +108,25 @@ impl Layered {
         let slides: Vec<Value> = self.slides.iter().map(|slides| Value::Bool(*slides)).collect();
         set("attention.sliding_window_pattern", Array::from_values(ValueType::Bool, &slides).into());
     }
+
+    fn write_lengths(&self, head_dim: usize, mut set: impl FnMut(&str, Value)) {
+        let count = |n: usize| Value::U32(n as u32);
+        for (name, local) in [("key_length", "key_length_swa"), ("value_length", "value_length_swa")] {
+            set(&format!("attention.{name}"), count(self.global.0));
+            set(&format!("attention.{local}"), count(head_dim));
+        }
+        set("rope.dimension_count", count(self.global.0));
+        set("rope.dimension_count_swa", count(head_dim));
+    }
 }
 
-/// True per layer with a sliding window: `layer_types`, or all but every sixth layer.
-fn kinds(config: &Config, n_layers: usize) -> Result<Vec<bool>, ConvertError> {
+/// True per layer with a sliding window: `layer_types`, or all but every `period`-th layer and, if heads
+/// differ, the last one.
+fn kinds(config: &Config, n_layers: usize, period: usize, alike: bool) -> Result<Vec<bool>, ConvertError> {
     const TYPES: &str = "layer_types";
     let Some(list) = config.get(&[TYPES]) else {
-        return Ok((0..n_layers).map(|layer| layer % 6 != 5 && layer + 1 != n_layers).collect());
+        let slides = |layer: usize| layer % period != period - 1 && (alike || layer + 1 != n_layers);
+        return Ok((0..n_layers).map(slides).collect());
     };
     let slides = |kind: &Json| match kind.as_str() {
         Some("sliding_attention") => Some(true),

@@ -7,11 +7,13 @@
 //! of hybrids, `ternary/` the meaning of packed weights.
 #![forbid(unsafe_code)]
 
+mod altup;
 mod arch;
 mod card;
 mod checkpoint;
 mod config;
 mod drafts;
+mod gates;
 mod hybrid;
 mod latent;
 mod layered;

@@ -182,6 +182,12 @@ pub fn write(
     if let Some(drafts) = &shape.drafts {
         drafts.write(config, shape.n_layers, notes, &mut set)?;
     }
+    if let Some(altup) = &shape.altup {
+        altup.write(&mut set);
+    }
+    if let Some(gates) = &shape.gates {
+        gates.write(&mut set);
+    }
     if let Some(layered) = &shape.layered {
         layered.write([shape.ffn.unwrap_or(0), shape.n_kv_heads, shape.head_dim], &mut set);
     }
@@ -245,6 +251,14 @@ fn windows(
 ) -> Result<(), ConvertError> {
     let key = |name: &str| format!("{arch}.{name}");
     let is_listed = matches!(arch, "exaone4" | "mellum");
+    // Readers assume that each period of Laguna begins with the layer without a window.
+    let global_first = arch == "laguna";
+    let all_global = |list: &Json| {
+        list.as_array().is_some_and(|list| list.iter().all(|kind| kind.as_str() == Some("full_attention")))
+    };
+    if global_first && config.get(&["layer_types"]).is_none_or(all_global) {
+        return Ok(());
+    }
     if is_listed && config.count(&["sliding_window"])?.is_none() {
         return Ok(());
     }
@@ -267,8 +281,12 @@ fn windows(
             config.wrong("layer_types", "sliding_attention or full_attention for each layer", Some(list))
         })?;
         // Layers of two kinds are always listed.
-        let is_usual =
-            found.iter().enumerate().all(|(layer, slides)| *slides == (layer % period != period - 1));
+        let global = if global_first { 0 } else { period - 1 };
+        let is_usual = found.iter().enumerate().all(|(layer, slides)| *slides == (layer % period != global));
+        if global_first && !is_usual {
+            let want = "full_attention in the first of every four layers: GGUF has no key for others";
+            return Err(config.wrong("layer_types", want, Some(list)));
+        }
         if shape.layered.is_none() && (is_listed || !is_usual) {
             let values: Vec<Value> = found.into_iter().map(Value::Bool).collect();
             metadata.set(key(PATTERN), Array::from_values(ValueType::Bool, &values));

@@ -21,6 +21,8 @@ pub struct Recurrent {
     pub shared_ffn: Option<usize>,
     /// True if layers have experts.
     pub has_experts: bool,
+    /// Length of the latent vector that experts have as their input, if it is not the residual stream's.
+    pub latent: Option<usize>,
     /// Mamba-2 of recurrent layers, or of all; `None` if they have a short convolution.
     pub mamba: Option<Mamba>,
     /// True if queries and keys are rotated, for architectures in which the file specifies it.
@@ -157,24 +159,34 @@ impl Recurrent {
     /// # Errors
     /// As [`lfm2`](Self::lfm2).
     pub fn nemotron(config: &Config) -> Result<Self, ConvertError> {
-        const KINDS: &str = "layers_block_type";
-        const PATTERN: &str = "hybrid_override_pattern";
         let of_pattern = |kind: char| match kind {
             'M' => Ok(MAMBA),
             '*' => Ok(ATTENTION),
             '-' => Ok(MLP),
-            _ => Err(config.wrong(PATTERN, "only M, * and -", config.get(&[PATTERN]))),
+            'E' => Ok(MIXTURE),
+            _ => Err(config.wrong(PATTERN, "only M, *, - and E", config.get(&[PATTERN]))),
         };
         let kinds = match config.str(&[PATTERN]) {
             Some(pattern) => pattern.chars().map(of_pattern).collect::<Result<_, _>>()?,
-            None => kinds(config, KINDS, &[MAMBA, ATTENTION, MLP])?,
+            None => kinds(config, KINDS, &[MAMBA, ATTENTION, MLP, MIXTURE])?,
         };
+        let has_experts = kinds.contains(&MIXTURE);
+        if has_experts && kinds.contains(&MLP) {
+            let want = "either mlp or moe: files have one width for both";
+            return Err(config.wrong(KINDS, want, config.get(&[KINDS, PATTERN])));
+        }
+        let shared = has_experts.then(|| config.require(&["moe_shared_expert_intermediate_size"]));
         Ok(Self {
             layers: kinds.iter().map(|kind| *kind == MAMBA).collect(),
-            ffns: kinds.iter().map(|kind| *kind == MLP).collect(),
+            ffns: kinds.iter().map(|kind| *kind == MLP || *kind == MIXTURE).collect(),
+            // The width of an expert, which marks the layers.
+            ffn: has_experts.then(|| config.require(&["moe_intermediate_size"])).transpose()?,
+            shared_ffn: shared.transpose()?,
+            has_experts,
+            latent: config.count(&["moe_latent_size"])?,
             taps: config.require(TAPS)?,
             mamba: Some(Mamba::read(config)?),
-            ..Self::default()
+            rotates: Some(false),
         })
     }
 
@@ -216,6 +228,22 @@ type Kind = &'static [&'static str];
 const MAMBA: Kind = &["mamba", "linear_attention"];
 const ATTENTION: Kind = &["attention", "full_attention"];
 const MLP: Kind = &["mlp"];
+const MIXTURE: Kind = &["moe"];
+
+/// Keys of the kinds of Nemotron-H's layers.
+const KINDS: &str = "layers_block_type";
+const PATTERN: &str = "hybrid_override_pattern";
+
+/// True if layers of a Nemotron-H have experts.
+pub fn has_mixtures(config: &Config) -> bool {
+    match config.str(&[PATTERN]) {
+        Some(pattern) => pattern.contains('E'),
+        None => {
+            let kinds = config.get(&[KINDS]).and_then(Json::as_array);
+            kinds.is_some_and(|kinds| kinds.iter().any(|kind| kind.as_str() == Some(MIXTURE[0])))
+        }
+    }
+}
 
 /// The kinds of all layers, each one of `known`.
 fn kinds(config: &Config, key: &str, known: &[Kind]) -> Result<Vec<Kind>, ConvertError> {

@@ -1,9 +1,11 @@
 //! Dimensions of a checkpoint, from its configuration and its tensors.
 
 use super::ConvertError;
-use super::arch::{Architecture, Dim};
+use super::altup::{AltUp, STREAMS};
+use super::arch::{Architecture, Change, Dim};
 use super::config::Config;
 use super::drafts::{DraftKind, Drafts};
+use super::gates::Gates;
 use super::hybrid::Hybrid;
 use super::latent::Latent;
 use super::layered::Layered;
@@ -50,6 +52,10 @@ pub struct Shape {
     pub recurrent: Option<Recurrent>,
     /// Vectors of multi-head latent attention, for architectures that have it.
     pub latent: Option<Latent>,
+    /// Residual streams, for architectures with alternating updates.
+    pub altup: Option<AltUp>,
+    /// Heads and gates, for architectures whose layers have gates of softplus.
+    pub gates: Option<Gates>,
     /// Layers of two kinds, for architectures that have them; `head_dim` and so on are those of local layers.
     pub layered: Option<Layered>,
     /// Token types of an encoder.
@@ -83,6 +89,7 @@ impl Sparse {
     fn read(config: &Config, softmax: bool) -> Result<Self, ConvertError> {
         const SCORES: &str = "scoring_func";
         const METHOD: &str = "topk_method";
+        const SCALE: &[&str] = &["routed_scaling_factor", "route_scale", "moe_routed_scaling_factor"];
         const SHARED: &[&str] =
             &["n_shared_experts", "num_shared_experts", "moe_num_shared_experts", "num_shared_expert"];
         let or =
@@ -108,7 +115,7 @@ impl Sparse {
             step: or(&["moe_layer_interval"], 1)?,
             n_shared: or(SHARED, 0)?,
             n_mtp: or(&["num_nextn_predict_layers"], 0)?,
-            scale: config.positive(&["routed_scaling_factor", "route_scale"])?.unwrap_or(1.0),
+            scale: config.positive(SCALE)?.unwrap_or(1.0),
             normalise: normalise.unwrap_or(!softmax || of_baidu_or_tencent),
             groups,
             softmax,
@@ -215,19 +222,24 @@ impl Shape {
             false => Some(Hybrid::read(config, arch, n_layers, head_dim)?),
         };
         let mut rules = arch.layer.iter().copied().flatten();
+        let has_gates = rules.clone().any(|rule| rule.shape.contains(&Dim::AttnGate));
         let has_shared = recurrent.is_none()
-            && arch.dense_first.is_empty()
+            && (arch.dense_first.is_empty() || has_gates)
             && rules.any(|rule| rule.shape.contains(&Dim::SharedFfn));
         let shared_ffn =
             has_shared.then(|| config.require(&["shared_expert_intermediate_size"])).transpose()?;
+        let gates = has_gates.then(|| Gates::read(config, n_layers, n_heads, head_dim)).transpose()?;
         let has_kinds = recurrent.as_ref().is_some_and(|recurrent| !recurrent.ffns.is_empty());
-        let has_sparse = !arch.dense_first.is_empty() && !has_kinds;
+        let has_mixtures = recurrent.as_ref().is_some_and(|recurrent| recurrent.has_experts);
+        let has_sparse = !arch.dense_first.is_empty() && (!has_kinds || has_mixtures);
         let sparse = has_sparse.then(|| Sparse::read(config, arch.softmax)).transpose()?;
         let has_layer_inputs = arch.globals.iter().any(|rule| rule.shape.contains(&Dim::LayerInputs));
         let is_assistant = arch.drafts == Some(DraftKind::Assistant);
         let has_layers_of_kinds = has_layer_inputs || is_assistant;
-        let layered = || Layered::read(config, n_layers, n_kv_heads, is_assistant);
-        let layered = has_layers_of_kinds.then(layered).transpose()?;
+        let kinds = |period| Layered::read(config, [n_layers, n_kv_heads, head_dim], period, is_assistant);
+        let layered = has_layers_of_kinds.then(|| kinds(arch.windows.unwrap_or(1))).transpose()?;
+        let has_streams = arch.globals.iter().any(|rule| rule.change == Change::StackStreams);
+        let altup = has_streams.then(|| AltUp::read(config, n_layers)).transpose()?;
         // NomicBert gives the positions that it was trained with.
         let most = config.count(&["max_trained_positions"])?.unwrap_or(usize::MAX);
         let n_ctx = config.require(&["max_position_embeddings", "n_positions", "n_ctx"])?.min(most);
@@ -250,6 +262,8 @@ impl Shape {
             hybrid,
             recurrent,
             latent,
+            altup,
+            gates,
             layered,
             token_types: config.count(&["type_vocab_size"])?.unwrap_or(0),
             labels: labels(config),
@@ -262,6 +276,9 @@ impl Shape {
         if let Some(layered) = &self.layered {
             own.ffn = own.ffn.map(|ffn| layered.widens(layer) * ffn);
             (own.head_dim, own.n_kv_heads) = layered.global(layer).unwrap_or((own.head_dim, own.n_kv_heads));
+        }
+        if let Some(gates) = &self.gates {
+            own.n_heads = gates.heads[layer];
         }
         own
     }
@@ -295,14 +312,18 @@ impl Shape {
             Dim::Ffn => self.ffn.unwrap_or(0),
             Dim::GateUp => 2 * self.len(Dim::Ffn),
             Dim::Experts => self.experts.map_or(0, |(n, _, _)| n),
+            Dim::ExpertInput => {
+                let latent = self.recurrent.as_ref().and_then(|recurrent| recurrent.latent);
+                latent.unwrap_or(self.hidden)
+            }
             Dim::ExpertFfn => self.experts.map_or(0, |(_, _, ffn)| ffn),
             Dim::Positions => self.n_ctx,
             Dim::ExpertGateUp => 2 * self.len(Dim::ExpertFfn),
-            Dim::SharedFfn => match (&self.sparse, &self.recurrent) {
-                (Some(sparse), _) => sparse.n_shared * self.len(Dim::ExpertFfn),
-                (None, Some(recurrent)) => recurrent.shared_ffn.unwrap_or(0),
-                (None, None) => self.shared_ffn.unwrap_or(0),
-            },
+            Dim::SharedFfn => {
+                let of_kinds = self.recurrent.as_ref().and_then(|recurrent| recurrent.shared_ffn);
+                let of_experts = |sparse: Sparse| sparse.n_shared * self.len(Dim::ExpertFfn);
+                of_kinds.or(self.shared_ffn).or(self.sparse.map(of_experts)).unwrap_or(0)
+            }
             Dim::SharedGateUp => 2 * self.len(Dim::SharedFfn),
             Dim::MambaHeads => of_mamba(|mamba| mamba.n_heads),
             Dim::MambaValues => of_mamba(Mamba::values),
@@ -337,6 +358,14 @@ impl Shape {
             Dim::Labels => self.labels.len(),
             Dim::LayerInput => self.layer_input(),
             Dim::LayerInputs => self.n_layers * self.layer_input(),
+            Dim::LayerVocab => self.altup.as_ref().and_then(|altup| altup.vocab).unwrap_or(self.vocab),
+            Dim::Streams => STREAMS,
+            Dim::StreamPairs => STREAMS * STREAMS,
+            Dim::LaurelRank => self.altup.as_ref().map_or(0, |altup| altup.rank),
+            Dim::AttnGate => match self.gates.as_ref().is_some_and(|gates| gates.of_heads) {
+                true => self.n_heads,
+                false => self.len(Dim::Q),
+            },
         }
     }
 }

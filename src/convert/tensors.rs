@@ -6,6 +6,7 @@ use std::ops::Range;
 use bytes::Bytes;
 use ggml_types::{HostTensor, QuantType, types};
 
+use super::altup::STREAMS;
 use super::arch::{self, Architecture, Change, Dim, Need, Rule};
 use super::checkpoint::{Checkpoint, Elem, Tensor};
 use super::config::{Config, Rope, RopeScaling};
@@ -73,7 +74,7 @@ pub const NOT_TEXT: [&str; 16] = [
     "vision_model.",
     "visual.",
     "model.visual.",
-    "model.vision_tower.",
+    "model.vision_",
     "multi_modal_projector.",
     "model.multi_modal_projector.",
     "mm_projector",
@@ -266,6 +267,13 @@ pub fn plan(
             _ => arch.layer,
         };
         planner.layer(&from, &to, rules, arch.fused, &mut out)?;
+        if let Some(key) = arch.query_factor {
+            let factor = config.positive(&[key])?.unwrap_or(1.0) as f32;
+            for (which, weight) in [("q", factor), ("k", 1.0)] {
+                let name = format!("{to}attn_{which}_norm.weight");
+                out.push(computed(name, vec![shape.head_dim], f32s(&vec![weight; shape.head_dim])));
+            }
+        }
     }
     planner.shape = shape.clone();
     if shape.has_mtp {
@@ -349,11 +357,15 @@ impl Planner<'_, '_> {
         if matches!(rule.need, Need::If(condition) if !condition(self.config)) {
             return Ok(None);
         }
-        if rule.change == Change::Stack {
-            let n_experts = self.shape.experts.map_or(0, |(n, _, _)| n);
+        let n_stacked = match rule.change {
+            Change::Stack => Some(self.shape.experts.map_or(0, |(n, _, _)| n)),
+            Change::StackStreams => Some(STREAMS - 1),
+            _ => None,
+        };
+        if let Some(n) = n_stacked {
             let mut parts = Vec::new();
-            for expert in 0..n_experts {
-                let part = format!("{from}{}", rule.from[0].replace('*', &expert.to_string()));
+            for which in 0..n {
+                let part = format!("{from}{}", rule.from[0].replace('*', &which.to_string()));
                 parts.push(self.named.take(&part).ok_or_else(|| missing(&part))?);
             }
             return self.made(rule, name, parts).map(Some);
@@ -431,7 +443,7 @@ impl Planner<'_, '_> {
         };
         match rule.change {
             Change::Transpose => info.dims.reverse(),
-            Change::Stack => info.dims.insert(0, parts.len()),
+            Change::Stack | Change::StackStreams => info.dims.insert(0, parts.len()),
             Change::FirstHalf | Change::SecondHalf => {
                 let rows = info.dims.len() - 2;
                 info.dims[rows] /= 2;
@@ -539,7 +551,9 @@ fn made_in(rule: &Rule, values: &Values, elem: Elem) -> &'static dyn QuantType {
         | (Values::Packed { .. } | Values::Masters | Values::Computed(_), _) => &types::F32,
         // The embedding, the head and linear weights keep their type until the file's type is known. Norms,
         // biases, routers and positions are f32 in every file.
-        (Values::Real, _) if rule.linear || rule.shape[0] == Dim::Vocab => elem.ty().unwrap_or(&types::F32),
+        (Values::Real, _) if rule.linear || matches!(rule.shape[0], Dim::Vocab | Dim::LayerVocab) => {
+            elem.ty().unwrap_or(&types::F32)
+        }
         (Values::Real, _) => &types::F32,
     }
 }
@@ -652,7 +666,7 @@ fn computed(name: String, dims: Vec<usize>, bytes: Bytes) -> OutputTensor {
 impl OutputTensor {
     /// Leaves out all rows after the first `n`.
     pub fn cut_rows(&mut self, n: usize) {
-        if self.change == Change::CutVocab {
+        if matches!(self.change, Change::CutVocab | Change::PadVocab) {
             self.info.dims[0] = self.info.dims[0].min(n);
         }
     }
@@ -762,10 +776,17 @@ impl OutputTensor {
                 self.kept(&bytes, row_bytes).collect::<Vec<_>>().concat().into()
             }
             Change::CutVocab => bytes.slice(..self.info.dims[0] * cols * elem_bytes),
+            // Up to the rows of the file's tensor.
+            Change::PadVocab => {
+                let mut rows = bytes.to_vec();
+                rows.resize(self.info.dims[0] * row_bytes, 0);
+                rows.into()
+            }
             Change::None
             | Change::AddOne
             | Change::Decay
             | Change::Stack
+            | Change::StackStreams
             | Change::FirstHalf
             | Change::SecondHalf => bytes,
         })

@@ -5,7 +5,7 @@
 use super::llama::{Variant, WindowRope, Windowed, decoder};
 use super::sparse::Sparse;
 use super::{Architecture, Builder, ModelError};
-use sterna_program::{Gating, QkNorm, RopeStyle, Routing};
+use sterna_program::{GateAct, Gating, QkNorm, RopeStyle, Routing};
 
 /// Trinity.
 pub static ARCHITECTURE: Architecture = Architecture { names: &["afmoe"], build, per_layer: true };
@@ -16,8 +16,8 @@ fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
     let form = Variant {
         rope: RopeStyle::Halves,
         qk_norm: Some(QkNorm::Heads),
-        windows: Some(Windowed { period: 4, rope: WindowRope::Only }),
-        attn_gate: true,
+        windows: Some(Windowed { period: 4, rope: WindowRope::Only, global_first: false }),
+        attn_gate: Some(GateAct::Sigmoid),
         post_norms: true,
         embedding: (m.hyper().dim as f32).sqrt(),
         sparse,

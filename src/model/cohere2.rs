@@ -14,7 +14,7 @@ const PERIOD: usize = 4;
 
 fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
     let slides = m.hyper().architecture == "cohere2";
-    let windows = slides.then_some(Windowed { period: PERIOD, rope: WindowRope::Only });
+    let windows = slides.then_some(Windowed { period: PERIOD, rope: WindowRope::Only, global_first: false });
     let logits = m.factor("logit_scale", 1.0)?;
     let norm = |m: &mut Builder<'_>, stem: &str, dim| m.layer_norm_without_bias(stem, dim);
     decoder(m, &Variant { windows, logits, norm, parallel: true, ..Variant::PLAIN })

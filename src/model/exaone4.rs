@@ -20,7 +20,7 @@ fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
     if !slides {
         m.overrules("attention.sliding_window");
     }
-    let windows = slides.then_some(Windowed { period: PERIOD, rope: WindowRope::Only });
+    let windows = slides.then_some(Windowed { period: PERIOD, rope: WindowRope::Only, global_first: false });
     let (rope, qk_norm) = (RopeStyle::Halves, Some(QkNorm::Heads));
     let variant = Variant { rope, qk_norm, windows, pre_norms: false, post_norms: true, ..Variant::PLAIN };
     decoder(m, &variant)

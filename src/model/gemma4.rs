@@ -26,7 +26,7 @@ fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
     let (dim, n_layers) = (h.dim, h.n_layers);
     let windows = m.windows(PERIOD)?;
     let is_local = |layer: usize| windows.of(layer).is_some();
-    let n_own = own_caches(m, n_layers)?;
+    let n_own = own_caches(m, n_layers, 0)?;
     let local_dim = m.number_or("attention.key_length_swa", h.head_dim)?;
     let value_dim = m.number_or("attention.value_length_swa", local_dim)?;
     if local_dim == 0 || !local_dim.is_multiple_of(2) || value_dim != local_dim {
@@ -143,9 +143,10 @@ fn experts(m: &mut Builder<'_>, mixture: Mixture, layer: usize, x: Buf) -> Resul
 
 const SHARED: &str = "attention.shared_kv_layers";
 
-/// Number of layers with a cache of their own; the others come after them.
-fn own_caches(m: &Builder<'_>, n_layers: usize) -> Result<usize, ModelError> {
-    let shared = m.number_or(SHARED, 0)?;
+/// Number of layers with a cache of their own; the others come after them, `usual` ones if the file does not
+/// specify it.
+pub(super) fn own_caches(m: &Builder<'_>, n_layers: usize, usual: usize) -> Result<usize, ModelError> {
+    let shared = m.number_or(SHARED, usual)?;
     match n_layers.checked_sub(shared).filter(|own| *own > 0) {
         Some(own) => Ok(own),
         None => Err(m.wrong(SHARED, format!("less than the {n_layers} layers"), shared)),
@@ -154,22 +155,22 @@ fn own_caches(m: &Builder<'_>, n_layers: usize) -> Result<usize, ModelError> {
 
 /// The embeddings per layer of E2B and E4B: a table with a row per token and layer, and a projection of the
 /// token's embedding.
-struct LayerInputs {
+pub(super) struct LayerInputs {
     /// Number of elements per layer.
-    width: usize,
+    pub(super) width: usize,
     /// `[n_layers * n_vocab, width]`.
     table: Weight,
     /// The token's embedding, which the layers do not change.
     x0: Buf,
     /// The input of the current layer, and the hidden layer that it is multiplied with.
     input: Buf,
-    hidden: Buf,
+    pub(super) hidden: Buf,
     /// Norm of a layer's projection.
     norm: Norm,
 }
 
 impl LayerInputs {
-    fn read(m: &mut Builder<'_>) -> Result<Option<Self>, ModelError> {
+    pub(super) fn read(m: &mut Builder<'_>) -> Result<Option<Self>, ModelError> {
         let width = m.number_or("embedding_length_per_layer_input", 0)?;
         if width == 0 {
             return Ok(None);
@@ -182,11 +183,20 @@ impl LayerInputs {
         Ok(Some(Self { width, table, x0, input, hidden, norm }))
     }
 
-    /// The last stages of a layer: `input = (embedding + norm(W x0 / sqrt(dim))) / sqrt(2)`, and `x = scale *
-    /// (x + norm(proj (gelu(gate x) * input)))`.
+    /// The last stages of a layer: `x = scale * (x + norm(proj (gelu(gate x) * input)))`.
     fn push(&self, m: &mut Builder<'_>, layer: usize, x: Buf, scale: f32) -> Result<(), ModelError> {
-        let Self { width, table, x0, input, hidden, ref norm } = *self;
         let blk = |name: &str| format!("blk.{layer}.{name}");
+        self.push_input(m, layer)?;
+        self.push_gate(m, layer, x)?;
+        let w = m.projection(&blk("proj"), m.hyper().dim, self.width)?;
+        let post = Some(m.rms_norm(&blk("post_norm"), m.hyper().dim)?);
+        m.push(format!("{layer}.layer_out"), ProjAdd { post, scale, ..ProjAdd::plain(self.hidden, w, x) });
+        Ok(())
+    }
+
+    /// The input of a layer: `input = (embedding + norm(W x0 / sqrt(dim))) / sqrt(2)`.
+    pub(super) fn push_input(&self, m: &mut Builder<'_>, layer: usize) -> Result<(), ModelError> {
+        let Self { width, table, x0, input, hidden: _, ref norm } = *self;
         let (dim, n_layers) = (m.hyper().dim, m.hyper().n_layers);
         let (stride, first) = (n_layers as u32, layer as u32);
         let embed = Embed { stride, first, scale: (width as f32).sqrt(), ..Embed::tokens(table, input) };
@@ -199,14 +209,14 @@ impl LayerInputs {
         let half = std::f32::consts::FRAC_1_SQRT_2;
         let of_x0 = ProjAdd { post, scale: half, ..ProjAdd::plain(x0, w, input) };
         m.push(format!("{layer}.layer_input"), of_x0);
+        Ok(())
+    }
 
-        let gate = m.projection(&blk("inp_gate"), width, dim)?;
-        let gated = FfnIn::plain(x, None, gate, Act::GeluTanh, hidden);
-        m.push(format!("{layer}.layer_gate"), FfnIn { times: Some(input), ..gated });
-
-        let w = m.projection(&blk("proj"), dim, width)?;
-        let post = Some(m.rms_norm(&blk("post_norm"), dim)?);
-        m.push(format!("{layer}.layer_out"), ProjAdd { post, scale, ..ProjAdd::plain(hidden, w, x) });
+    /// `hidden = gelu(gate x) * input`.
+    pub(super) fn push_gate(&self, m: &mut Builder<'_>, layer: usize, x: Buf) -> Result<(), ModelError> {
+        let gate = m.projection(&format!("blk.{layer}.inp_gate"), self.width, m.hyper().dim)?;
+        let gated = FfnIn::plain(x, None, gate, Act::GeluTanh, self.hidden);
+        m.push(format!("{layer}.layer_gate"), FfnIn { times: Some(self.input), ..gated });
         Ok(())
     }
 }

@@ -22,6 +22,7 @@ pub mod exaone4;
 pub mod falcon_h1;
 pub mod gemma2;
 pub mod gemma3;
+pub mod gemma3n;
 pub mod gemma4;
 pub mod glm4;
 pub mod glm4moe;
@@ -34,6 +35,7 @@ pub mod hunyuan;
 pub mod hyper;
 pub mod internlm2;
 mod keys;
+pub mod laguna;
 pub mod lfm2;
 pub mod llama;
 pub mod lora;
@@ -42,6 +44,7 @@ pub mod minicpm;
 pub mod mistral3;
 mod mixer;
 mod mtp;
+pub mod muse_glimmer;
 pub mod nemotron_h;
 pub mod olmo2;
 pub mod phi3;
@@ -97,6 +100,7 @@ pub static REGISTRY: &[&Architecture] = &[
     &gpt2::ARCHITECTURE,
     &gemma3::ARCHITECTURE,
     &gemma2::ARCHITECTURE,
+    &gemma3n::ARCHITECTURE,
     &gemma4::ARCHITECTURE,
     &olmo2::ARCHITECTURE,
     &mistral3::ARCHITECTURE,
@@ -116,7 +120,9 @@ pub static REGISTRY: &[&Architecture] = &[
     &arcee::ARCHITECTURE,
     &apertus::ARCHITECTURE,
     &internlm2::ARCHITECTURE,
+    &laguna::ARCHITECTURE,
     &mellum::ARCHITECTURE,
+    &muse_glimmer::ARCHITECTURE,
     &seed_oss::ARCHITECTURE,
     &ernie4_5::ARCHITECTURE,
     &exaone4::ARCHITECTURE,
@@ -324,7 +330,7 @@ mod tests {
         let message = by_name("mamba").unwrap_err().to_string();
         assert!(message.contains("`mamba`; ") && message.contains("bitnet-b1.58"), "{message}");
         for (name, want) in
-            [("gemma3n", "gemma3"), ("llama4", "llama"), ("qwen3v", "qwen3"), ("glm4v", "glm4")]
+            [("gemma5", "gemma4"), ("llama4", "llama"), ("qwen3v", "qwen3"), ("glm4v", "glm4")]
         {
             let message = by_name(name).unwrap_err().to_string();
             assert!(message.contains(&format!("`{name}` (the nearest is `{want}`); ")), "{message}");

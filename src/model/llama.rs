@@ -7,9 +7,10 @@
 
 use super::build::times;
 use super::sparse::Sparse;
-use super::{Architecture, Builder, LayerHyper, ModelError};
+use super::{Architecture, Builder, LayerHyper, ModelError, Windows};
 use sterna_program::{
-    Act, Attend, AttnIn, Axis, Buf, FfnIn, Norm, ProjAdd, ProjIn, QkNorm, QueryScale, RopeId, RopeStyle,
+    Act, Attend, AttnIn, Axis, Buf, FfnIn, GateAct, Norm, ProjAdd, ProjIn, QkNorm, QueryScale, RopeId,
+    RopeStyle,
 };
 
 /// Llama.
@@ -28,8 +29,9 @@ pub(super) struct Variant<'a> {
     pub qkv_bias: bool,
     /// Scope of the norms of queries and keys, if there are such norms.
     pub qk_norm: Option<QkNorm>,
-    /// True if the output of attention is multiplied by the sigmoid of `attn_gate`, a product of its input.
-    pub attn_gate: bool,
+    /// The function of `attn_gate`, a product of attention's input, by which its output is multiplied, if
+    /// there is such a gate. With softplus, it may have an output per head.
+    pub attn_gate: Option<GateAct>,
     /// Factor on queries that depends on the position.
     pub q_scale: Option<QueryScale>,
     /// Sliding windows, if the file specifies one.
@@ -62,6 +64,12 @@ pub(super) struct Variant<'a> {
     pub scale: Option<f32>,
     /// Factor on the embedding.
     pub embedding: f32,
+    /// True if the embedding has an RMS norm without a weight.
+    pub normed_embedding: bool,
+    /// Epsilon of the norms after attention and the feed-forward network, if it is not the file's.
+    pub post_eps: Option<f32>,
+    /// Soft cap of the logits.
+    pub soft_cap: Option<f32>,
     /// Factor on the output of attention and of the feed-forward network before it is added to the residual
     /// stream.
     pub residual: f32,
@@ -77,7 +85,7 @@ impl Variant<'_> {
         rotates: &|_| true,
         qkv_bias: false,
         qk_norm: None,
-        attn_gate: false,
+        attn_gate: None,
         q_scale: None,
         windows: None,
         pre_norms: true,
@@ -93,6 +101,9 @@ impl Variant<'_> {
         sparse: Sparse::PLAIN,
         scale: None,
         embedding: 1.0,
+        normed_embedding: false,
+        post_eps: None,
+        soft_cap: None,
         residual: 1.0,
         logits: 1.0,
     };
@@ -108,6 +119,8 @@ pub(super) struct Windowed {
     pub period: usize,
     /// RoPE of layers with a window.
     pub rope: WindowRope,
+    /// True if a period begins with the layer without a window instead of ending with it.
+    pub global_first: bool,
 }
 
 /// RoPE of layers with a window.
@@ -127,7 +140,7 @@ pub(super) fn decoder(m: &mut Builder<'_>, form: &Variant<'_>) -> Result<(), Mod
     let h = m.hyper().clone();
     let dim = h.dim;
 
-    let x = m.embed(form.embedding)?;
+    let x = if form.normed_embedding { m.normed_embedding()? } else { m.embed(form.embedding)? };
     let rope = |m: &mut Builder<'_>| match form.axes {
         [] if form.long_rope => m.long_rope(form.rope),
         [] => m.rope(form.rope),
@@ -136,6 +149,10 @@ pub(super) fn decoder(m: &mut Builder<'_>, form: &Variant<'_>) -> Result<(), Mod
     let n_layers = m.trunk()?;
     let windows = form.windows.filter(|_| m.value("attention.sliding_window").is_some());
     let windows = windows.map(|windowed| m.windows(windowed.period)).transpose()?;
+    let windows = match form.windows.is_some_and(|windowed| windowed.global_first) {
+        true => windows.map(Windows::global_first),
+        false => windows,
+    };
     let window_of = |layer| windows.as_ref().and_then(|windows| windows.of(layer));
     let rotates = |slides: bool| {
         (0..n_layers).any(|layer| (form.rotates)(layer) && window_of(layer).is_some() == slides)
@@ -146,6 +163,9 @@ pub(super) fn decoder(m: &mut Builder<'_>, form: &Variant<'_>) -> Result<(), Mod
     let base = h.rope.freq_base as f32;
     let local = match of_windows.filter(|_| rotates(true)) {
         Some(WindowRope::Unscaled) => Some(m.rope_of_windows(form.rope, base)?),
+        Some(WindowRope::Only) if m.value("rope.freq_base_swa").is_some() => {
+            Some(m.rope_of_windows(form.rope, base)?)
+        }
         Some(WindowRope::Only) => Some(rope(m)?),
         None => None,
     };
@@ -158,7 +178,16 @@ pub(super) fn decoder(m: &mut Builder<'_>, form: &Variant<'_>) -> Result<(), Mod
         self::layer(m, form, layer, x, (rope_of(layer), window_of(layer)))?;
     }
     let norm = (form.norm)(m, "output_norm", dim)?;
-    m.end(x, norm, form.logits, None)
+    m.end(x, norm, form.logits, form.soft_cap)
+}
+
+/// The norm after attention or the feed-forward network, if there is one.
+fn post_norm(m: &mut Builder<'_>, form: &Variant<'_>, stem: &str) -> Result<Option<Norm>, ModelError> {
+    if !form.post_norms {
+        return Ok(None);
+    }
+    let norm = m.rms_norm(stem, m.hyper().dim)?;
+    Ok(Some(Norm { eps: form.post_eps.unwrap_or(norm.eps), ..norm }))
 }
 
 /// Pushes the stages of a layer on the residual stream `x`, with its rotary embedding and its window.
@@ -208,19 +237,23 @@ pub(super) fn layer(
         // Before attention changes the stream.
         ffn_in(m, form, layer, x, of_attention.clone(), ffn_dim)?;
     }
-    let gate = match of_attention.as_ref().filter(|_| form.attn_gate) {
+    let gate = match of_attention.as_ref().zip(form.attn_gate) {
         None => None,
-        Some(norm) => {
-            let (gate, norm) = (m.buf_of_width("gate", q_dim), norm.clone());
-            let products = vec![(m.projection(&blk("attn_gate"), q_dim, dim)?, gate)];
+        Some((norm, act)) => {
+            let of_heads = m.rows_of(&blk("attn_gate.weight")) == Some(n_heads);
+            let cols = if act == GateAct::Softplus && of_heads { n_heads } else { q_dim };
+            let (gate, norm) = (m.buf_of_width("gate", cols), norm.clone());
+            let products = vec![(m.projection(&blk("attn_gate"), cols, dim)?, gate)];
             m.push(format!("{layer}.attn_gate"), ProjIn { x, norm, products });
             Some(gate)
         }
     };
-    m.push(format!("{layer}.attend"), Attend { window, gate, ..Attend::causal(q, kv, scale, y) });
+    let gate_act = form.attn_gate.unwrap_or(GateAct::Sigmoid);
+    let attend = Attend { window, gate, gate_act, ..Attend::causal(q, kv, scale, y) };
+    m.push(format!("{layer}.attend"), attend);
 
     let w = times(form.residual, m.projection(&blk("attn_output"), dim, q_dim)?)?;
-    let post = form.post_norms.then(|| m.rms_norm(&blk("post_attention_norm"), dim)).transpose()?;
+    let post = post_norm(m, form, &blk("post_attention_norm"))?;
     m.push(format!("{layer}.attn_out"), ProjAdd { post, ..ProjAdd::plain(y, w, x) });
 
     let norm = match form.parallel {
@@ -232,7 +265,7 @@ pub(super) fn layer(
             let want = "none in a model without norms before its layers";
             return Err(m.wrong("expert_count", want, mixture.n_experts));
         };
-        let post = form.post_norms.then(|| m.rms_norm(&blk("post_ffw_norm"), dim)).transpose()?;
+        let post = post_norm(m, form, &blk("post_ffw_norm"))?;
         return form.sparse.push(m, mixture, layer, (x, norm, post), form.residual);
     }
     if !form.parallel {
@@ -240,7 +273,7 @@ pub(super) fn layer(
     }
     let hidden = m.buf_of_width("h", ffn_dim);
     let w = times(form.residual, m.projection(&blk("ffn_down"), dim, ffn_dim)?)?;
-    let post = form.post_norms.then(|| m.rms_norm(&blk("post_ffw_norm"), dim)).transpose()?;
+    let post = post_norm(m, form, &blk("post_ffw_norm"))?;
     m.push(format!("{layer}.ffn_out"), ProjAdd { post, ..ProjAdd::plain(hidden, w, x) });
     Ok(())
 }

@@ -10,7 +10,7 @@ pub static ARCHITECTURE: Architecture = Architecture {
     names: &["mellum"],
     build: |m| {
         let (rope, qk_norm) = (RopeStyle::Halves, Some(QkNorm::Heads));
-        let windows = Some(Windowed { period: 4, rope: WindowRope::Unscaled });
+        let windows = Some(Windowed { period: 4, rope: WindowRope::Unscaled, global_first: false });
         decoder(m, &Variant { rope, qk_norm, windows, ..Variant::PLAIN })
     },
     per_layer: true,

@@ -1,6 +1,6 @@
-//! Nemotron-H and Nemotron 3 Nano: each layer is one part, Mamba-2, attention without RoPE, or a feed-forward
-//! network without a gate, or a mixture of such networks with a shared one. Two lists give the kinds: KV
-//! heads, and widths.
+//! Nemotron-H, Nemotron 3 Nano and Super: each layer is one part, Mamba-2, attention without RoPE, or a
+//! feed-forward network without a gate, or a mixture of such networks with a shared one. Two lists give the
+//! kinds: KV heads, and widths.
 
 use super::mixer::{Attention, MambaLayers};
 use super::sparse::Sparse;
@@ -16,7 +16,7 @@ fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
     let n_layers = m.trunk()?;
     let mixture = m.mixture()?;
     let routing = Routing { gating: Gating::Sigmoid, normalise: false, ..Routing::SOFTMAX };
-    let sparse = Sparse { act: Act::Relu2, gated: false, ..Sparse::read(m, &routing)? };
+    let sparse = Sparse { act: Act::Relu2, gated: false, latent: true, ..Sparse::read(m, &routing)? };
     let recurs = |layer: usize| matches!(h.layer(layer), LayerHyper { n_kv_heads: 0, ffn_dim: 0, .. });
     let mamba = if (0..n_layers).any(recurs) { Some(MambaLayers::read(m, 1.0)?) } else { None };
     // Converters write these, although no layer rotates.

@@ -13,7 +13,7 @@ pub static ARCHITECTURE: Architecture = Architecture {
         let variant = Variant {
             rope: RopeStyle::Halves,
             qk_norm: Some(QkNorm::Rows),
-            windows: Some(Windowed { period: 4, rope: WindowRope::Unscaled }),
+            windows: Some(Windowed { period: 4, rope: WindowRope::Unscaled, global_first: false }),
             pre_norms: false,
             post_norms: true,
             ..Variant::PLAIN

@@ -2,7 +2,7 @@
 
 use super::build::{Mixture, times};
 use super::{Builder, ModelError};
-use sterna_program::{Act, Buf, Experts, FfnIn, Norm, NormAdd, ProjAdd, Routing};
+use sterna_program::{Act, Buf, Experts, FfnIn, Norm, NormAdd, ProjAdd, ProjIn, Routing};
 
 /// Number of layers before the first mixture.
 const N_DENSE: &str = "leading_dense_block_count";
@@ -31,6 +31,9 @@ pub(super) struct Sparse {
     pub act: Act,
     /// True if they have a gate.
     pub gated: bool,
+    /// True if the experts may have a latent vector of their input as theirs, whose sum is projected back.
+    /// The router and the shared expert have the input itself. Without a norm of the sum and a factor.
+    pub latent: bool,
 }
 
 impl Sparse {
@@ -42,6 +45,7 @@ impl Sparse {
         routing: Routing::SOFTMAX,
         act: Act::Silu,
         gated: true,
+        latent: false,
     };
 
     /// The mixtures that the file describes; `routing` is the default of its architecture.
@@ -103,17 +107,35 @@ impl Sparse {
         let router = m.exact(&format!("{blk}.ffn_gate_inp"), n_experts, dim)?;
         let bias = format!("{blk}.exp_probs_b.bias");
         let bias = if m.has(&bias) { Some(m.vector(&bias, n_experts)?) } else { None };
+        let latent = self.latent.then(|| m.rows_of(&format!("{blk}.ffn_latent_down.weight"))).flatten();
+        let width = latent.unwrap_or(dim);
         let mut experts = match gated {
-            true => m.experts(&blk, n_experts, ffn_dim, dim)?,
-            false => m.plain_experts(&blk, n_experts, ffn_dim, dim)?,
+            true => m.experts(&blk, n_experts, ffn_dim, width)?,
+            false => m.plain_experts(&blk, n_experts, ffn_dim, width)?,
         };
         for expert in &mut experts {
             expert.down = times(factor, expert.down.clone())?;
         }
         let routing = Routing { bias, ..routing.clone() };
-        let out = post.is_some().then(|| m.buf_of_width("sum", dim));
+        let mut input = None;
+        if let Some(width) = latent {
+            let buf = m.buf_of_width("latent", width);
+            let products = vec![(m.projection(&format!("{blk}.ffn_latent_down"), width, dim)?, buf)];
+            m.push(format!("{layer}.latent_in"), ProjIn { x, norm: norm.clone(), products });
+            input = Some(buf);
+        }
+        let sum = match latent {
+            Some(width) => Some(m.buf_of_width("latent_sum", width)),
+            None => post.is_some().then(|| m.buf_of_width("sum", dim)),
+        };
         let stage = Experts::of(x, norm, router, experts, n_used, act);
-        m.push(format!("{layer}.experts"), Experts { routing, out, ..stage });
+        m.push(format!("{layer}.experts"), Experts { routing, input, out: sum, ..stage });
+        if let (Some(width), Some(sum)) = (latent, sum) {
+            let w = m.projection(&format!("{blk}.ffn_latent_up"), dim, width)?;
+            m.push(format!("{layer}.latent_out"), ProjAdd::plain(sum, w, x));
+        }
+        // A sum of latent vectors is already in the stream.
+        let out = sum.filter(|_| latent.is_none());
         if let Some(shared_dim) = shared_dim {
             let w = times(factor, m.projection(&format!("{blk}.ffn_down_shexp"), dim, shared_dim)?)?;
             let h = m.buf_of_width("h", shared_dim);

@@ -17,6 +17,8 @@ enum Pattern {
     /// Layers `n - 1`, `2 n - 1`, .. have no window. Not stored as a list: a file may claim any number of
     /// layers.
     AllButEvery(usize),
+    /// Layers `0`, `n`, .. have no window.
+    AllButFirst(usize),
     /// One entry per layer: true for a sliding window.
     Listed(Vec<bool>),
 }
@@ -72,10 +74,22 @@ impl Windows {
         Self { size, pattern: Pattern::AllButEvery(period) }
     }
 
+    /// The same, but if the layers without a window have a fixed distance, each begins a period instead of
+    /// ending it.
+    #[must_use]
+    pub fn global_first(self) -> Self {
+        let pattern = match self.pattern {
+            Pattern::AllButEvery(n) => Pattern::AllButFirst(n),
+            other => other,
+        };
+        Self { pattern, ..self }
+    }
+
     /// The window of a layer, if it has one.
     pub fn of(&self, layer: usize) -> Option<u32> {
         let slides = match &self.pattern {
             Pattern::AllButEvery(n) => layer % n != n - 1,
+            Pattern::AllButFirst(n) => !layer.is_multiple_of(*n),
             Pattern::Listed(slides) => slides[layer],
         };
         slides.then_some(self.size)
@@ -108,6 +122,7 @@ mod tests {
         };
         let by_default = of(None).unwrap();
         assert_eq!((by_default.of(0), global(&by_default)), (Some(512), vec![5]));
+        assert_eq!(global(&by_default.global_first()), [0, 6]);
         assert_eq!(global(&of(Some(Value::from(2u32))).unwrap()), [1, 3, 5]);
         assert_eq!(global(&of(Some(Value::from(1u32))).unwrap()), [0, 1, 2, 3, 4, 5, 6]);
         let list = |n: usize| {
@@ -115,6 +130,7 @@ mod tests {
             Value::Array(Array::from_values(ValueType::Bool, &values))
         };
         assert_eq!(global(&of(Some(list(7))).unwrap()), [3]);
+        assert_eq!(global(&of(Some(list(7))).unwrap().global_first()), [3]);
         let said = of(Some(list(6))).unwrap_err();
         assert!(said.contains("sliding_window_pattern: want a boolean for each of 7 layers"), "{said}");
         let said = of(Some(Value::from(0u32))).unwrap_err();

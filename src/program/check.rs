@@ -6,10 +6,10 @@ use ggml_types::{Act, KvForm, types};
 
 use super::part::{Named, named};
 use super::{
-    Attend, AttnIn, Basis, BasisId, Buf, BufDecl, Clamp, Conv, Delta, Embed, Expert, Experts, FfnIn, Groups,
-    HeadProj, Kv, KvDecl, LatentIn, Linear, Logits, Lora, Mamba, Norm, NormAdd, NormKind, PAGE, Program,
-    ProjAdd, ProjIn, QkNorm, RopeId, Routing, Row, RowsOf, Sample, Stage, State, StateDecl, Step, Weight,
-    WeightDecl,
+    AltUpCorrect, AltUpPredict, Attend, AttnIn, Basis, BasisId, Buf, BufDecl, Clamp, Conv, Delta, Embed,
+    Expert, Experts, FfnIn, GateAct, Groups, HeadProj, Kv, KvDecl, LatentIn, Linear, Logits, Lora, Mamba,
+    Norm, NormAdd, NormKind, PAGE, Program, ProjAdd, ProjIn, QkNorm, Rescale, RopeId, Routing, Row, RowsOf,
+    STREAMS, Sample, Stage, State, StateDecl, Step, Weight, WeightDecl,
 };
 
 /// A program that cannot run: a bug of the model that created it.
@@ -218,6 +218,9 @@ impl Program {
             Stage::Delta(s) => self.check_delta(s),
             Stage::ProjAdd(s) => self.check_proj_add(s),
             Stage::NormAdd(s) => self.check_norm_add(s),
+            Stage::AltUpPredict(s) => self.check_altup_predict(s),
+            Stage::AltUpCorrect(s) => self.check_altup_correct(s),
+            Stage::Rescale(s) => self.check_rescale(s),
             Stage::FfnIn(s) => self.check_ffn_in(s),
             Stage::Experts(s) => self.check_experts(s),
             Stage::Logits(s) => self.check_logits(s),
@@ -369,7 +372,7 @@ impl Program {
     }
 
     fn check_attend(&self, s: &Attend) -> Result<(), String> {
-        let Attend { q, kv, scale, soft_cap, window, ahead, whole_images, sinks, gate, out } = *s;
+        let Attend { q, kv, scale, soft_cap, window, ahead, whole_images, sinks, gate, gate_act, out } = *s;
         let q_cols = self.want_buf("q", q, RowsOf::Step)?.cols;
         let out_cols = self.want_buf("out", out, RowsOf::Step)?.cols;
         let decl = self.want_heads(kv, q_cols)?;
@@ -378,7 +381,9 @@ impl Program {
             return Err("q and out are one buffer".into());
         }
         if let Some(gate) = gate {
-            equal("q's columns", q_cols, "gate", self.want_buf("gate", gate, RowsOf::Step)?.cols)?;
+            let cols = self.want_buf("gate", gate, RowsOf::Step)?.cols;
+            let of_heads = gate_act == GateAct::Softplus && cols == q_cols / decl.head_dim;
+            equal("q's columns", q_cols, "gate", if of_heads { q_cols } else { cols })?;
             self.want_apart(&[gate, out])?;
         }
         if window == Some(0) {
@@ -520,8 +525,46 @@ impl Program {
         self.want_norm(norm, dim)
     }
 
+    fn check_altup_predict(&self, s: &AltUpPredict) -> Result<(), String> {
+        let AltUpPredict { c, w, x, active, out, y } = *s;
+        self.want_streams(active, &[x.as_slice(), &out, &[y]].concat())?;
+        self.want_apart(&[[c].as_slice(), &x, &out, &[y]].concat())?;
+        equal("streams", STREAMS, "the router's product", self.want_buf("c", c, RowsOf::Step)?.cols)?;
+        self.want_vector(w, STREAMS * STREAMS * STREAMS)
+    }
+
+    fn check_altup_correct(&self, s: &AltUpCorrect) -> Result<(), String> {
+        let AltUpCorrect { c, w, y, predicted, active, x, factors, scaled } = *s;
+        let dim = self.want_streams(active, &[x.as_slice(), &predicted, &[y, scaled]].concat())?;
+        self.want_apart(&[[c].as_slice(), &x, &predicted, &[y, scaled]].concat())?;
+        equal("streams", STREAMS, "the router's product", self.want_buf("c", c, RowsOf::Step)?.cols)?;
+        self.want_vector(w, STREAMS * STREAMS)?;
+        self.want_vector(factors, dim)
+    }
+
+    fn check_rescale(&self, s: &Rescale) -> Result<(), String> {
+        let Rescale { like, y, floor, mean } = *s;
+        let bufs: Vec<Buf> = [like].into_iter().chain(y).chain(mean).collect();
+        self.want_streams(0, &bufs)?;
+        self.want_apart(&bufs)?;
+        match floor.is_finite() && floor > 0.0 {
+            true => Ok(()),
+            false => Err(format!("a least mean square of {floor}")),
+        }
+    }
+
+    /// Requires buffers of the same width, which it returns, and an active stream that exists.
+    fn want_streams(&self, active: usize, bufs: &[Buf]) -> Result<usize, String> {
+        let dim = self.want_buf("a stream", bufs[0], RowsOf::Step)?.cols;
+        for buf in bufs {
+            let cols = self.want_buf("a stream", *buf, RowsOf::Step)?.cols;
+            equal("a stream's columns", dim, "another one", cols)?;
+        }
+        if active < STREAMS { Ok(dim) } else { Err(format!("stream {active} of {STREAMS} is active")) }
+    }
+
     fn check_ffn_in(&self, s: &FfnIn) -> Result<(), String> {
-        let FfnIn { x, ref norm, ref gate, ref up, act, ref share, times, h } = *s;
+        let FfnIn { x, ref norm, ref gate, ref up, act, ref share, times, cutoff, h } = *s;
         let dim = self.want_buf("x", x, RowsOf::Step)?.cols;
         let ffn_dim = self.want_buf("h", h, RowsOf::Step)?.cols;
         norm.as_ref().map_or(Ok(()), |norm| self.want_norm(norm, dim))?;
@@ -546,16 +589,37 @@ impl Program {
         if gate.is_none() && act == Act::ClampedSwiglu {
             return Err("a clamped SwiGLU without a gate".into());
         }
+        if cutoff.is_some_and(|cutoff| gate.is_none() || !cutoff.is_finite()) {
+            return Err(format!("a cutoff of {cutoff:?}, or one without a gate"));
+        }
         self.want_input_norm(up, ffn_dim, dim)
     }
 
     fn check_experts(&self, s: &Experts) -> Result<(), String> {
-        let Experts { x, ref norm, ref router_norm, ref router, ref routing, ref experts, n_used, act, out } =
-            *s;
+        let Experts {
+            x,
+            ref norm,
+            ref router_norm,
+            ref router,
+            ref routing,
+            ref experts,
+            n_used,
+            act,
+            input,
+            out,
+        } = *s;
         let dim = self.want_buf("x", x, RowsOf::Step)?.cols;
+        let width = match input {
+            Some(input) => self.want_buf("the experts' input", input, RowsOf::Step)?.cols,
+            None => dim,
+        };
         if let Some(out) = out {
-            equal("x's columns", dim, "the sum", self.want_buf("the sum", out, RowsOf::Step)?.cols)?;
+            let cols = self.want_buf("the sum", out, RowsOf::Step)?.cols;
+            equal("columns of the experts' input", width, "the sum", cols)?;
             self.want_apart(&[x, out])?;
+        }
+        if input.is_some_and(|input| out.is_none_or(|out| out == input)) {
+            return Err("an input of experts without a buffer of its own for their sum".into());
         }
         for norm in [norm].into_iter().chain(router_norm) {
             self.want_norm(norm, dim)?;
@@ -575,9 +639,9 @@ impl Program {
             return Err("a clamped SwiGLU without a gate".into());
         }
         for Expert { gate, up, down } in experts {
-            gate.as_ref().map_or(Ok(()), |gate| self.want_plain(gate, ffn_dim, dim))?;
-            self.want_plain(up, ffn_dim, dim)?;
-            self.want_plain(down, dim, ffn_dim)?;
+            gate.as_ref().map_or(Ok(()), |gate| self.want_plain(gate, ffn_dim, width))?;
+            self.want_plain(up, ffn_dim, width)?;
+            self.want_plain(down, width, ffn_dim)?;
         }
         Ok(())
     }

@@ -3,8 +3,9 @@
 use std::ops::{Add, AddAssign};
 
 use super::{
-    Attend, AttnIn, Conv, Delta, Embed, Expert, Experts, FfnIn, HeadProj, Kv, KvDecl, LatentIn, Linear,
-    Logits, Lora, Mamba, NormAdd, PAGE, Program, ProjAdd, ProjIn, Routing, Row, Sample, Stage, Step, Weight,
+    AltUpCorrect, AltUpPredict, Attend, AttnIn, Conv, Delta, Embed, Expert, Experts, FfnIn, HeadProj, Kv,
+    KvDecl, LatentIn, Linear, Logits, Lora, Mamba, NormAdd, PAGE, Program, ProjAdd, ProjIn, Rescale, Routing,
+    Row, Sample, Stage, Step, Weight,
 };
 
 const F16_BYTES: u64 = 2;
@@ -147,6 +148,7 @@ impl Program {
                     whole_images: _,
                     sinks: _,
                     gate: _,
+                    gate_act: _,
                     out: _,
                 } = *s;
                 let seen = |(row, end): (&Row, u32)| {
@@ -180,8 +182,18 @@ impl Program {
                 linears(&[w])
             }
             Stage::NormAdd(NormAdd { y: _, norm: _, scale: _, x: _ }) => Cost::default(),
+            Stage::AltUpPredict(AltUpPredict { c: _, w: _, x: _, active: _, out: _, y: _ }) => {
+                Cost::default()
+            }
+            Stage::AltUpCorrect(s) => {
+                // Small vectors and activations.
+                let AltUpCorrect { c: _, w: _, y: _, predicted: _, active: _, x: _, factors: _, scaled: _ } =
+                    s;
+                Cost::default()
+            }
+            Stage::Rescale(Rescale { like: _, y: _, floor: _, mean: _ }) => Cost::default(),
             Stage::FfnIn(s) => {
-                let FfnIn { x: _, norm: _, gate, up, act: _, share, times: _, h: _ } = s;
+                let FfnIn { x: _, norm: _, gate, up, act: _, share, times: _, cutoff: _, h: _ } = s;
                 self.linears_cost([up].into_iter().chain(gate).chain(share), n_rows)
             }
             Stage::Delta(s) => {
@@ -227,6 +239,7 @@ impl Program {
                     experts,
                     n_used,
                     act: _,
+                    input: _,
                     out: _,
                 } = s;
                 let Routing { gating: _, bias, groups: _, normalise: _, scale: _ } = routing;

@@ -23,9 +23,9 @@ pub use part::{Layer, Part};
 pub use routing::{Gating, Groups, Routing};
 pub use sampling::{Sampling, TokenChange};
 pub use stage::{
-    Act, ActQuant, Attend, AttnIn, Axis, Basis, Clamp, Conv, Delta, Embed, Expert, Experts, FfnIn, HeadProj,
-    LatentIn, Linear, Logits, Lora, Mamba, Norm, NormAdd, NormKind, ProjAdd, ProjIn, QkNorm, QueryScale,
-    Rope, RopeStyle, Sample, Stage, Xielu,
+    Act, ActQuant, AltUpCorrect, AltUpPredict, Attend, AttnIn, Axis, Basis, Clamp, Conv, Delta, Embed,
+    Expert, Experts, FfnIn, GateAct, HeadProj, LatentIn, Linear, Logits, Lora, Mamba, Norm, NormAdd,
+    NormKind, ProjAdd, ProjIn, QkNorm, QueryScale, Rescale, Rope, RopeStyle, STREAMS, Sample, Stage, Xielu,
 };
 pub use step::{AdapterScale, ImageSpan, KvWindow, PAGE, PageTable, Row, StateSlots, Step};
 pub use vectors::LayerVectors;

@@ -3,9 +3,9 @@
 use std::ops::Range;
 
 use super::{
-    Attend, AttnIn, BasisId, Buf, Conv, Delta, Embed, Expert, Experts, FfnIn, HeadProj, Kv, KvDecl, LatentIn,
-    Linear, Logits, Lora, Mamba, Norm, NormAdd, Program, ProjAdd, ProjIn, Rope, RopeId, Routing, Sample,
-    Stage, State, Weight, WeightDecl,
+    AltUpCorrect, AltUpPredict, Attend, AttnIn, BasisId, Buf, Conv, Delta, Embed, Expert, Experts, FfnIn,
+    HeadProj, Kv, KvDecl, LatentIn, Linear, Logits, Lora, Mamba, Norm, NormAdd, Program, ProjAdd, ProjIn,
+    Rescale, Rope, RopeId, Routing, Sample, Stage, State, Weight, WeightDecl,
 };
 
 /// Consecutive stages of a program as a separate program, with a mapping of its declarations to the whole.
@@ -163,6 +163,7 @@ pub(super) fn named(stage: &mut Stage) -> Vec<Named<'_>> {
                 whole_images: _,
                 sinks,
                 gate,
+                gate_act: _,
                 out,
             } = s;
             let mut all = vec![In(q), Named::Kv(kv)];
@@ -184,8 +185,23 @@ pub(super) fn named(stage: &mut Stage) -> Vec<Named<'_>> {
             all.extend(of_norm(norm));
             all
         }
+        Stage::AltUpPredict(s) => {
+            let AltUpPredict { c, w, x, active: _, out, y } = s;
+            let inputs = [c].into_iter().chain(x).map(In);
+            inputs.chain([Named::Weight(w)]).chain(out.iter_mut().chain([y]).map(Out)).collect()
+        }
+        Stage::AltUpCorrect(s) => {
+            let AltUpCorrect { c, w, y, predicted, active: _, x, factors, scaled } = s;
+            let inputs = [c, y].into_iter().chain(predicted).map(In);
+            let weights = [w, factors].map(Named::Weight);
+            inputs.chain(weights).chain(x.iter_mut().chain([scaled]).map(Out)).collect()
+        }
+        Stage::Rescale(s) => {
+            let Rescale { like, y, floor: _, mean } = s;
+            [like].into_iter().chain(y).map(In).chain(mean.as_mut().map(Out)).collect()
+        }
         Stage::FfnIn(s) => {
-            let FfnIn { x, norm, gate, up, act: _, share, times, h } = s;
+            let FfnIn { x, norm, gate, up, act: _, share, times, cutoff: _, h } = s;
             let mut all = vec![In(x)];
             all.extend(norm.iter_mut().flat_map(of_norm));
             all.extend(gate.iter_mut().chain([up]).chain(share).flat_map(of_linear));
@@ -194,7 +210,7 @@ pub(super) fn named(stage: &mut Stage) -> Vec<Named<'_>> {
             all
         }
         Stage::Experts(s) => {
-            let Experts { x, norm, router_norm, router, routing, experts, n_used: _, act: _, out } = s;
+            let Experts { x, norm, router_norm, router, routing, experts, n_used: _, act: _, input, out } = s;
             let Routing { gating: _, bias, groups: _, normalise: _, scale: _ } = routing;
             let mut all = vec![In(x)];
             all.extend([norm].into_iter().chain(router_norm).flat_map(of_norm).chain(of_linear(router)));
@@ -202,6 +218,7 @@ pub(super) fn named(stage: &mut Stage) -> Vec<Named<'_>> {
             let layers =
                 experts.iter_mut().flat_map(|Expert { gate, up, down }| gate.iter_mut().chain([up, down]));
             all.extend(layers.flat_map(of_linear));
+            all.extend(input.as_mut().map(In));
             all.extend(out.as_mut().map(Out));
             all
         }

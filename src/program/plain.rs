@@ -5,7 +5,8 @@
 use ggml_types::{Act, ActQuant};
 
 use super::{
-    Attend, AttnIn, Buf, Embed, Expert, Experts, FfnIn, Kv, Linear, Norm, ProjAdd, QkNorm, Routing, Weight,
+    Attend, AttnIn, Buf, Embed, Expert, Experts, FfnIn, GateAct, Kv, Linear, Norm, ProjAdd, QkNorm, Routing,
+    Weight,
 };
 
 impl Linear {
@@ -64,6 +65,7 @@ impl Attend {
             whole_images: false,
             sinks: None,
             gate: None,
+            gate_act: GateAct::Sigmoid,
             out,
         }
     }
@@ -84,14 +86,14 @@ impl FfnIn {
 
     /// One product and an activation function.
     pub fn plain(x: Buf, norm: impl Into<Option<Norm>>, up: Linear, act: Act, h: Buf) -> Self {
-        Self { x, norm: norm.into(), gate: None, up, act, share: None, times: None, h }
+        Self { x, norm: norm.into(), gate: None, up, act, share: None, times: None, cutoff: None, h }
     }
 }
 
 impl Experts {
     /// The experts with the largest logits, weighted with the softmax over these.
     pub fn of(x: Buf, norm: Norm, router: Linear, experts: Vec<Expert>, n_used: usize, act: Act) -> Self {
-        let (router_norm, routing, out) = (None, Routing::SOFTMAX, None);
-        Self { x, norm, router_norm, router, routing, experts, n_used, act, out }
+        let (router_norm, routing, input, out) = (None, Routing::SOFTMAX, None, None);
+        Self { x, norm, router_norm, router, routing, experts, n_used, act, input, out }
     }
 }

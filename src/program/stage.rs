@@ -35,6 +35,12 @@ pub enum Stage {
     ProjAdd(ProjAdd),
     /// A buffer, normalised, added to the residual stream.
     NormAdd(NormAdd),
+    /// Predicts the residual streams of AltUp.
+    AltUpPredict(AltUpPredict),
+    /// Corrects the residual streams of AltUp.
+    AltUpCorrect(AltUpCorrect),
+    /// Buffers with the magnitude of another one.
+    Rescale(Rescale),
     /// Norm and the first half of the feed-forward network.
     FfnIn(FfnIn),
     /// A mixture of experts instead of the feed-forward network.
@@ -60,6 +66,9 @@ impl Stage {
             Self::Mamba(_) => "mamba",
             Self::ProjAdd(_) => "proj_add",
             Self::NormAdd(_) => "norm_add",
+            Self::AltUpPredict(_) => "altup_predict",
+            Self::AltUpCorrect(_) => "altup_correct",
+            Self::Rescale(_) => "rescale",
             Self::FfnIn(_) => "ffn_in",
             Self::Experts(_) => "experts",
             Self::Logits(_) => "logits",
@@ -109,6 +118,7 @@ impl Stage {
             }
             Self::Logits(s) => vec![&mut s.w],
             Self::Conv(_) | Self::Mamba(_) | Self::NormAdd(_) => Vec::new(),
+            Self::AltUpPredict(_) | Self::AltUpCorrect(_) | Self::Rescale(_) => Vec::new(),
             Self::Embed(_) | Self::Attend(_) | Self::Delta(_) | Self::Sample(_) => Vec::new(),
         };
         linears.into_iter()
@@ -128,8 +138,18 @@ impl Stage {
             Self::Mamba(s) => (vec![s.c, s.z, s.a], vec![s.out]),
             Self::ProjAdd(s) => (vec![s.y, s.x], vec![s.x]),
             Self::NormAdd(s) => (vec![s.y, s.x], vec![s.x]),
+            Self::AltUpPredict(s) => {
+                ([s.c].into_iter().chain(s.x).collect(), s.out.into_iter().chain([s.y]).collect())
+            }
+            Self::AltUpCorrect(s) => {
+                let read = [s.c, s.y].into_iter().chain(s.predicted).collect();
+                (read, s.x.into_iter().chain([s.scaled]).collect())
+            }
+            Self::Rescale(s) => {
+                ([s.like].into_iter().chain(s.y).collect(), s.y.into_iter().chain(s.mean).collect())
+            }
             Self::FfnIn(s) => ([s.x].into_iter().chain(s.times).collect(), vec![s.h]),
-            Self::Experts(s) => (vec![s.x], vec![s.out.unwrap_or(s.x)]),
+            Self::Experts(s) => ([s.x].into_iter().chain(s.input).collect(), vec![s.out.unwrap_or(s.x)]),
             Self::Logits(s) => (vec![s.x], vec![s.logits]),
             Self::Sample(s) => (vec![s.logits], vec![]),
         }
@@ -156,6 +176,7 @@ impl Stage {
             Self::Experts(s) => (RowsOf::Step, [Some(&s.router), None, None, None]),
             Self::Logits(s) => (RowsOf::Outputs, [Some(&s.w), None, None, None]),
             Self::ProjIn(_) | Self::Conv(_) | Self::Mamba(_) | Self::NormAdd(_) => (RowsOf::Step, [None; 4]),
+            Self::AltUpPredict(_) | Self::AltUpCorrect(_) | Self::Rescale(_) => (RowsOf::Step, [None; 4]),
             Self::Embed(_) | Self::Attend(_) | Self::Delta(_) | Self::Sample(_) => (RowsOf::Step, [None; 4]),
         };
         let experts = experts.iter().flat_map(Expert::layers);
@@ -309,8 +330,8 @@ impl QueryScale {
 /// `first` is 0, or the start of the window; `last` is `pos[r]`, or up to `ahead` positions later if rows see
 /// ahead, limited by the sequence's rows in the step; if images are seen whole, `last` of a row of an image
 /// is the last position of that image. If heads have sinks, the sum of each softmax has one more term,
-/// `exp(sink[head])`, without a value. If there is a gate, `out[r]` is multiplied by `1 / (1 +
-/// exp(-gate[r]))`, element by element.
+/// `exp(sink[head])`, without a value. If there is a gate, `out[r]` is multiplied by a [function](GateAct) of
+/// `gate[r]`.
 #[derive(Clone, Debug)]
 pub struct Attend {
     /// In: `[rows, n_heads * head_dim]`.
@@ -331,10 +352,21 @@ pub struct Attend {
     pub whole_images: bool,
     /// `[n_heads]`, f32: a sink logit per head (GPT-OSS).
     pub sinks: Option<Weight>,
-    /// In: `[rows, n_heads * head_dim]`.
+    /// In: `[rows, n_heads * head_dim]`, or `[rows, n_heads]` if its function allows it.
     pub gate: Option<Buf>,
+    /// Function of the gate.
+    pub gate_act: GateAct,
     /// Out: `[rows, n_heads * head_dim]`.
     pub out: Buf,
+}
+
+/// Function of the gate of attention's output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GateAct {
+    /// `1 / (1 + exp(-g))`, element by element.
+    Sigmoid,
+    /// `ln(1 + exp(g))`, element by element, or one per head (Laguna).
+    Softplus,
 }
 
 /// `n = norm(x); y = W n` for each product, in a buffer of its own: the inputs of [`Conv`], [`Delta`] and
@@ -494,9 +526,84 @@ pub struct NormAdd {
     pub x: Buf,
 }
 
+/// The beginning of a layer with alternating updates (AltUp, Gemma 3n), which has several residual streams
+/// and computes one of them, the active one. The streams are predicted from all of them:
+///
+/// ```text
+/// m = W tanh(c)
+/// out[j] = x[j] + sum over streams i of m[STREAMS * j + i] * x[i]
+/// y = out[active]
+/// ```
+#[derive(Clone, Debug)]
+pub struct AltUpPredict {
+    /// In: product of the router, `[rows, STREAMS]`.
+    pub c: Buf,
+    /// `W`, `[STREAMS * STREAMS * STREAMS]`, f32: the rows of a matrix of `STREAMS` columns.
+    pub w: Weight,
+    /// In: the streams, `[rows, dim]` each.
+    pub x: [Buf; STREAMS],
+    /// Number of the active stream.
+    pub active: usize,
+    /// Out: the predicted streams, `[rows, dim]` each.
+    pub out: [Buf; STREAMS],
+    /// Out: a copy of the active one, which the layer changes.
+    pub y: Buf,
+}
+
+/// The end of a layer with alternating updates: the predicted streams are corrected by what the layer has
+/// changed in the active one.
+///
+/// ```text
+/// m = W tanh(c)
+/// x[j] = predicted[j] + (1 + m[j]) * (y - predicted[active])
+/// scaled = factors * x[active]
+/// ```
+#[derive(Clone, Debug)]
+pub struct AltUpCorrect {
+    /// In: product of the router, `[rows, STREAMS]`.
+    pub c: Buf,
+    /// `W`, `[STREAMS * STREAMS]`, f32: the rows of a matrix of `STREAMS` columns.
+    pub w: Weight,
+    /// In: the layer's output, `[rows, dim]`.
+    pub y: Buf,
+    /// In: the predicted streams, `[rows, dim]` each.
+    pub predicted: [Buf; STREAMS],
+    /// Number of the active stream.
+    pub active: usize,
+    /// Out: the corrected streams, `[rows, dim]` each.
+    pub x: [Buf; STREAMS],
+    /// `[dim]`, f32.
+    pub factors: Weight,
+    /// Out: `[rows, dim]`.
+    pub scaled: Buf,
+}
+
+/// Number of residual streams with alternating updates.
+pub const STREAMS: usize = 4;
+
+/// Gives rows of several buffers the magnitude of the same row of another one:
+///
+/// ```text
+/// y[j] = y[j] * sqrt(mean(like^2)) / sqrt(max(mean(y[j]^2), floor))
+/// mean = (like + sum of y[j]) / STREAMS
+/// ```
+#[derive(Clone, Debug)]
+pub struct Rescale {
+    /// In: `[rows, dim]`.
+    pub like: Buf,
+    /// In and out: `[rows, dim]` each.
+    pub y: [Buf; STREAMS - 1],
+    /// Least mean square that `y` is divided by.
+    pub floor: f32,
+    /// Out: `[rows, dim]`.
+    pub mean: Option<Buf>,
+}
+
 /// `n = norm(x); h = act(Wg n) * (Wu n)`, or `act(Wu n)` without a gate. A shared expert next to a mixture of
 /// experts may have a share, one number per row: `h` is multiplied by `1 / (1 + exp(-share n))`. If there are
-/// factors (`times`), `h` is multiplied by them, element by element.
+/// factors (`times`), `h` is multiplied by them, element by element. With a cutoff, only the largest elements
+/// of the gate remain: it is `max(g - (mean(g) + cutoff * std(g)), 0)` for `g = Wg n`, with the standard
+/// deviation `sqrt(mean((g - mean(g))^2))`.
 #[derive(Clone, Debug)]
 pub struct FfnIn {
     /// In: `[rows, dim]`.
@@ -513,13 +620,16 @@ pub struct FfnIn {
     pub share: Option<Linear>,
     /// In: factors of `h`, `[rows, ffn_dim]`: the per-layer input of Gemma 4.
     pub times: Option<Buf>,
+    /// Cutoff of the gate, in standard deviations (Gemma 3n). Only with a gate.
+    pub cutoff: Option<f32>,
     /// Out: `[rows, ffn_dim]`.
     pub h: Buf,
 }
 
 /// `n = norm(x[r]); x[r] += sum of w_e Down_e (act(Gate_e n) * Up_e n)` over the `n_used` experts `e` that
 /// the [`Routing`] chooses by `z = Router n`, with their weights `w`. Experts without a gate compute `Down_e
-/// act(Up_e n)`. With `out`, the sum itself is written to that buffer, and `x` does not change.
+/// act(Up_e n)`. With `out`, the sum itself is written to that buffer, and `x` does not change. With `input`,
+/// the experts have its rows in place of `n`, and `out` as many columns.
 #[derive(Clone, Debug)]
 pub struct Experts {
     /// In, and out unless there is another buffer: `[rows, dim]`.
@@ -538,14 +648,17 @@ pub struct Experts {
     pub n_used: usize,
     /// Activation function.
     pub act: Act,
-    /// Out: the sum, `[rows, dim]`.
+    /// In: the experts' input, `[rows, width]`, usually `n` (Nemotron 3 Super). Only with `out`.
+    pub input: Option<Buf>,
+    /// Out: the sum, `[rows, dim]`, or `[rows, width]` if there is an input.
     pub out: Option<Buf>,
 }
 
 /// A feed-forward network that only some rows use.
 #[derive(Clone, Debug)]
 pub struct Expert {
-    /// `[ffn_dim, dim]`. All experts of a mixture have one, or none has.
+    /// `[ffn_dim, dim]`, as the others with the width of the input if there is one. All experts of a mixture
+    /// have one, or none has.
     pub gate: Option<Linear>,
     /// `[ffn_dim, dim]`.
     pub up: Linear,
@@ -829,6 +942,22 @@ macro_rules! from_struct {
     )*};
 }
 from_struct!(
-    Embed, AttnIn, LatentIn, Attend, HeadProj, ProjIn, Conv, Delta, Mamba, ProjAdd, NormAdd, FfnIn, Experts,
-    Logits, Sample,
+    Embed,
+    AttnIn,
+    LatentIn,
+    Attend,
+    HeadProj,
+    ProjIn,
+    Conv,
+    Delta,
+    Mamba,
+    ProjAdd,
+    NormAdd,
+    AltUpPredict,
+    AltUpCorrect,
+    Rescale,
+    FfnIn,
+    Experts,
+    Logits,
+    Sample,
 );

@@ -5,9 +5,10 @@ use std::fmt;
 use ggml_types::{Act, ActQuant};
 
 use super::{
-    Attend, AttnIn, Buf, Clamp, Conv, Delta, Embed, Expert, Experts, FfnIn, Gating, Groups, HeadProj, KvDecl,
-    LatentIn, Linear, Logits, Lora, Mamba, Norm, NormAdd, NormKind, Program, ProjAdd, ProjIn, QkNorm,
-    QueryScale, Rope, RopeStyle, Routing, RowsOf, Sample, Stage, StateDecl, Weight,
+    AltUpCorrect, AltUpPredict, Attend, AttnIn, Buf, Clamp, Conv, Delta, Embed, Expert, Experts, FfnIn,
+    GateAct, Gating, Groups, HeadProj, KvDecl, LatentIn, Linear, Logits, Lora, Mamba, Norm, NormAdd,
+    NormKind, Program, ProjAdd, ProjIn, QkNorm, QueryScale, Rescale, Rope, RopeStyle, Routing, RowsOf,
+    Sample, Stage, StateDecl, Weight,
 };
 
 impl fmt::Display for Program {
@@ -160,7 +161,19 @@ impl Program {
                 format!("{} = {of_head} per head of {}", self.buf_name(out), w.len())
             }
             Stage::Attend(s) => {
-                let Attend { q, kv, scale, soft_cap, window, ahead, whole_images, sinks, gate, out } = *s;
+                let Attend {
+                    q,
+                    kv,
+                    scale,
+                    soft_cap,
+                    window,
+                    ahead,
+                    whole_images,
+                    sinks,
+                    gate,
+                    gate_act,
+                    out,
+                } = *s;
                 let soft_cap = soft_cap.map_or(String::new(), |cap| format!(", soft cap {cap}"));
                 let window = window.map_or(String::new(), |window| format!(", window {window}"));
                 let ahead = match ahead {
@@ -170,7 +183,12 @@ impl Program {
                 };
                 let images = if whole_images { ", whole images" } else { "" };
                 let sinks = sinks.map_or(String::new(), |w| format!(", sinks {}", self.name_of(w)));
-                let gate = gate.map_or(String::new(), |gate| format!("sigmoid({}) * ", self.buf_name(gate)));
+                let function = match gate_act {
+                    GateAct::Sigmoid => "sigmoid",
+                    GateAct::Softplus => "softplus",
+                };
+                let gate =
+                    gate.map_or(String::new(), |gate| format!("{function}({}) * ", self.buf_name(gate)));
                 format!(
                     "{} = {gate}attend({}, kv {}, scale {scale}{soft_cap}{window}{ahead}{images}{sinks})",
                     self.buf_name(out),
@@ -234,13 +252,41 @@ impl Program {
                     _ => format!("{x} = {scale} * ({x} + {normed})"),
                 }
             }
+            Stage::AltUpPredict(s) => {
+                let AltUpPredict { c, w, x, active, out, y } = *s;
+                let (out, x) = (self.buf_names(&out), self.buf_names(&x));
+                let (c, w, y) = (self.buf_name(c), self.name_of(w), self.buf_name(y));
+                format!("({out}) = predict(({x}), {w} tanh({c})); {y} = stream {active}")
+            }
+            Stage::AltUpCorrect(s) => {
+                let AltUpCorrect { c, w, y, predicted, active, x, factors, scaled } = *s;
+                let (x, predicted) = (self.buf_names(&x), self.buf_names(&predicted));
+                let (c, w, y) = (self.buf_name(c), self.name_of(w), self.buf_name(y));
+                let (scaled, factors) = (self.buf_name(scaled), self.name_of(factors));
+                let change = format!("{y} - stream {active}");
+                format!(
+                    "({x}) = ({predicted}) + (1 + {w} tanh({c})) * ({change}); {scaled} = {factors} * stream \
+                     {active}"
+                )
+            }
+            Stage::Rescale(s) => {
+                let Rescale { like, y, floor, mean } = *s;
+                let (like, y) = (self.buf_name(like), self.buf_names(&y));
+                let mean = mean
+                    .map_or(String::new(), |mean| format!("; {} = mean({like}, {y})", self.buf_name(mean)));
+                format!("({y}) = ({y}) with the magnitude of {like}, at least {floor:e}{mean}")
+            }
             Stage::FfnIn(s) => {
-                let FfnIn { x, ref norm, ref gate, ref up, act, ref share, times, h } = *s;
+                let FfnIn { x, ref norm, ref gate, ref up, act, ref share, times, cutoff, h } = *s;
                 let act = act_text(act);
                 let (n, norm) = self.input_text(norm.as_ref(), x);
                 let up = self.linear_text(up, n);
                 let hidden = match gate {
-                    Some(gate) => format!("{act}({}) * {up}", self.linear_text(gate, n)),
+                    Some(gate) => {
+                        let gate = self.linear_text(gate, n);
+                        let cut = cutoff.map(|cutoff| format!("cutoff({gate}, {cutoff})"));
+                        format!("{act}({}) * {up}", cut.unwrap_or(gate))
+                    }
                     None => format!("{act}({up})"),
                 };
                 let share = share.as_ref().map(|w| format!("sigmoid({}) * ", self.linear_text(w, n)));
@@ -258,15 +304,17 @@ impl Program {
                     ref experts,
                     n_used,
                     act,
+                    input,
                     out,
                 } = *s;
                 let x = self.buf_name(x);
                 let n = self.norm_text(norm, x);
                 let m = router_norm.as_ref().map(|norm| format!("m = {}; ", self.norm_text(norm, x)));
                 let (act, Expert { gate, up, down }) = (act_text(act), &experts[0]);
-                let up = self.linear_text(up, "n");
+                let into = input.map_or("n", |input| self.buf_name(input));
+                let up = self.linear_text(up, into);
                 let hidden = match gate {
-                    Some(gate) => format!("({act}({}) * {up})", self.linear_text(gate, "n")),
+                    Some(gate) => format!("({act}({}) * {up})", self.linear_text(gate, into)),
                     None => format!("{act}({up})"),
                 };
                 let down = self.linear_text(down, &hidden);
@@ -317,6 +365,11 @@ impl Program {
 
     fn buf_name(&self, b: Buf) -> &'static str {
         self.buf_decl(b).name
+    }
+
+    fn buf_names(&self, bufs: &[Buf]) -> String {
+        let names: Vec<&str> = bufs.iter().map(|buf| self.buf_name(*buf)).collect();
+        names.join(", ")
     }
 
     fn norm_text(&self, norm: &Norm, x: &str) -> String {

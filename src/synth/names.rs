@@ -37,6 +37,10 @@ fn rope_dims(spec: &Spec) -> usize {
     }
 }
 
+/// Residual streams of Gemma 3n, and the distance between its layers without a window.
+const STREAMS: usize = 4;
+const GEMMA3N_PERIOD: usize = 5;
+
 /// Number of Gemma 4's layers that have a cache: all, if too few layers of both kinds are left for the others
 /// to read.
 fn layers_with_caches(n_layers: usize, shared: usize, period: usize) -> usize {
@@ -231,6 +235,24 @@ pub(super) fn metadata(spec: &Spec) -> Metadata {
             let slides: Vec<Value> = slides.into_iter().map(Value::Bool).collect();
             set("attention.sliding_window_pattern", Array::from_values(ValueType::Bool, &slides).into());
         }
+        Family::Gemma3n { window, shared, layer_input, .. } => {
+            let own = layers_with_caches(spec.n_layers, shared, GEMMA3N_PERIOD);
+            let mut set = |key: &str, value: Value| out.set(format!("{architecture}.{key}"), value);
+            let number = |n: usize| Value::U32(n as u32);
+            // Above these are 5 % of a normal distribution.
+            let cutoffs = (0..spec.n_layers).map(|at| if at < 10 { 1.644_853_6 } else { f32::NEG_INFINITY });
+            set("activation_sparsity_scale", Array::from_f32s(cutoffs).into());
+            set("altup.num_inputs", number(STREAMS));
+            set("altup.active_idx", number(0));
+            set("rope.freq_base_swa", Value::F32(10_000.0));
+            set("attention.sliding_window", number(window));
+            set("attention.shared_kv_layers", number(spec.n_layers - own));
+            set("embedding_length_per_layer_input", number(layer_input));
+            set("final_logit_softcapping", Value::F32(30.0));
+            let slides = |at: usize| Value::Bool(at % GEMMA3N_PERIOD != GEMMA3N_PERIOD - 1);
+            let slides: Vec<Value> = (0..spec.n_layers).map(slides).collect();
+            set("attention.sliding_window_pattern", Array::from_values(ValueType::Bool, &slides).into());
+        }
         Family::Mistral3 { .. } => {
             // As in the published models.
             out.set(format!("{architecture}.rope.scaling.yarn_log_multiplier"), 1.0_f32);
@@ -330,9 +352,19 @@ pub(super) fn tensors(spec: &Spec) -> Vec<Tensor> {
             out.norm("per_layer_proj_norm", layer_input);
         }
     }
+    if let Family::Gemma3n { layer_input, .. } = spec.family {
+        let of_layers = spec.n_layers * layer_input;
+        out.matrix("per_layer_token_embd", spec.n_vocab, of_layers, true);
+        out.matrix("per_layer_model_proj", of_layers, spec.dim, false);
+        out.norm("per_layer_proj_norm", layer_input);
+        for name in ["altup_proj", "altup_unembd_proj"] {
+            out.linear(name, (STREAMS - 1) * spec.dim, spec.dim);
+        }
+    }
     for layer in 0..spec.n_layers {
         match spec.family {
             Family::Gemma4 { .. } => out.gemma4_block(layer),
+            Family::Gemma3n { .. } => out.gemma3n_block(layer),
             Family::Bert => out.encoder_block(&format!("blk.{layer}")),
             family if family.delta_net().is_some() => {
                 out.hybrid_block(&format!("blk.{layer}"), recurs(layer));
@@ -499,6 +531,44 @@ impl Tensors<'_> {
             self.norm(&blk("post_norm"), dim);
         }
         self.vector(&blk("layer_output_scale.weight"), &[1], Fill::NearOne);
+    }
+
+    /// A block of Gemma 3n.
+    fn gemma3n_block(&mut self, layer: usize) {
+        let Spec { family, n_layers, dim, ffn_dim, n_heads, n_kv_heads, head_dim, .. } = *self.spec;
+        let Family::Gemma3n { shared, layer_input, rank, .. } = family else {
+            unreachable!("a block of another family")
+        };
+        let blk = |name: &str| format!("blk.{layer}.{name}");
+        self.linear(&blk("altup_router"), STREAMS, dim);
+        self.norm(&blk("altup_router_norm"), dim);
+        for (name, rows) in [("predict", STREAMS * STREAMS), ("correct", STREAMS)] {
+            let name = blk(&format!("altup_{name}_coef.weight"));
+            self.vector(&name, &[rows, STREAMS], Fill::Dense(0.1));
+        }
+        self.norm(&blk("altup_correct_scale"), dim);
+        // Rows of the second are too short for types with blocks of 256.
+        self.matrix(&blk("laurel_l"), rank, dim, true);
+        self.matrix(&blk("laurel_r"), dim, rank, true);
+        self.norm(&blk("laurel_post_norm"), dim);
+        self.norm(&blk("attn_norm"), dim);
+        self.linear(&blk("attn_q"), n_heads * head_dim, dim);
+        self.norm(&blk("attn_q_norm"), head_dim);
+        if layer < layers_with_caches(n_layers, shared, GEMMA3N_PERIOD) {
+            self.linear(&blk("attn_k"), n_kv_heads * head_dim, dim);
+            self.norm(&blk("attn_k_norm"), head_dim);
+            self.linear(&blk("attn_v"), n_kv_heads * head_dim, dim);
+        }
+        self.linear(&blk("attn_output"), dim, n_heads * head_dim);
+        self.norm(&blk("post_attention_norm"), dim);
+        self.norm(&blk("ffn_norm"), dim);
+        self.linear(&blk("ffn_gate"), ffn_dim, dim);
+        self.linear(&blk("ffn_up"), ffn_dim, dim);
+        self.linear(&blk("ffn_down"), dim, ffn_dim);
+        self.norm(&blk("post_ffw_norm"), dim);
+        self.linear(&blk("inp_gate"), layer_input, dim);
+        self.linear(&blk("proj"), dim, layer_input);
+        self.norm(&blk("post_norm"), dim);
     }
 
     /// A block with norms after the sums.

@@ -1,8 +1,8 @@
 //! A small regular expression engine for pre-tokenizers: alternatives of runs of characters.
 //!
 //! The semantics are Perl's: the first alternative that matches, greedy runs. Supported is what the registry
-//! in `pre.rs` uses: classes, ranges, `\s`, `\r`, `\n`, `\p{L}` and the like, `?`, `*`, `+`, `{1,3}`, `|`
-//! and, at the end of an alternative, `(?:…)?`.
+//! in `pre.rs` uses: classes, ranges, `\s`, `\r`, `\n`, `\p{L}` and the like, `\p{Han}`, `&&[^\p{Han}]` at
+//! the end of a class, `?`, `*`, `+`, `{1,3}`, `|` and, at the end of an alternative, `(?:…)?`.
 
 use super::categories::{self, category};
 
@@ -28,7 +28,35 @@ struct Class {
     ranges: Vec<(char, char)>,
     /// True if the class contains the characters above U+007F that are in neither `others` nor `ranges`.
     is_negated: bool,
+    /// True if the class contains none of [`HAN`].
+    without_han: bool,
 }
+
+/// Characters of the script Han, sorted.
+const HAN: [(char, char); 22] = [
+    ('\u{2e80}', '\u{2e99}'),
+    ('\u{2e9b}', '\u{2ef3}'),
+    ('\u{2f00}', '\u{2fd5}'),
+    ('\u{3005}', '\u{3005}'),
+    ('\u{3007}', '\u{3007}'),
+    ('\u{3021}', '\u{3029}'),
+    ('\u{3038}', '\u{303b}'),
+    ('\u{3400}', '\u{4dbf}'),
+    ('\u{4e00}', '\u{9fff}'),
+    ('\u{f900}', '\u{fa6d}'),
+    ('\u{fa70}', '\u{fad9}'),
+    ('\u{16fe2}', '\u{16fe3}'),
+    ('\u{16ff0}', '\u{16ff1}'),
+    ('\u{20000}', '\u{2a6df}'),
+    ('\u{2a700}', '\u{2b739}'),
+    ('\u{2b740}', '\u{2b81d}'),
+    ('\u{2b820}', '\u{2cea1}'),
+    ('\u{2ceb0}', '\u{2ebe0}'),
+    ('\u{2ebf0}', '\u{2ee5d}'),
+    ('\u{2f800}', '\u{2fa1d}'),
+    ('\u{30000}', '\u{3134a}'),
+    ('\u{31350}', '\u{323af}'),
+];
 
 impl Class {
     fn of_categories(set: categories::Set) -> Self {
@@ -68,14 +96,16 @@ impl Class {
             return (self.ascii >> byte & 1 == 1).then_some(1);
         }
         let char = text.chars().next()?;
-        let is_in = category(char) & self.others != 0 || self.lists(char);
-        (is_in != self.is_negated).then_some(char.len_utf8())
+        let is_in = category(char) & self.others != 0 || lists(&self.ranges, char);
+        let is_left_out = self.without_han && lists(&HAN, char);
+        (is_in != self.is_negated && !is_left_out).then_some(char.len_utf8())
     }
+}
 
-    fn lists(&self, char: char) -> bool {
-        let after = self.ranges.partition_point(|(first, _)| *first <= char);
-        after > 0 && char <= self.ranges[after - 1].1
-    }
+/// True if one of the sorted ranges contains the character.
+fn lists(ranges: &[(char, char)], char: char) -> bool {
+    let after = ranges.partition_point(|(first, _)| *first <= char);
+    after > 0 && char <= ranges[after - 1].1
 }
 
 impl Pattern {
@@ -163,7 +193,11 @@ fn bracketed(rest: &mut &str) -> Class {
     let negated = take(rest, "^");
     let mut class = Class::default();
     while !take(rest, "]") {
-        class = class.with(single(rest));
+        if take(rest, r"&&[^\p{Han}]") {
+            class.without_han = true;
+        } else {
+            class = class.with(single(rest));
+        }
     }
     if negated { class.negated() } else { class }
 }
@@ -183,6 +217,9 @@ fn single(rest: &mut &str) -> Class {
         (r"\p{P}", categories::P),
         (r"\p{S}", categories::S),
     ];
+    if take(rest, r"\p{Han}") {
+        return Class { ranges: HAN.to_vec(), ..Class::default() };
+    }
     if let Some((_, set)) = NAMED.iter().find(|(name, _)| take(rest, name)) {
         return Class::of_categories(*set);
     }
@@ -234,6 +271,8 @@ mod tests {
         assert_eq!(find(r"[^\s\p{L}\p{N}]+", "a 1\u{301}\u{a0}"), Some((3, 5)));
         assert_eq!(find(r"[\-\]ä-üé-ö]+", "a-]äöz"), Some((1, 7)));
         assert_eq!(find(r"[^(\s|。)]+", "(。漢字\u{3000}"), Some((4, 10)));
+        assert_eq!(find(r"\p{Han}+", "かな漢字x"), Some((6, 12)));
+        assert_eq!(find(r"[\p{L}&&[^\p{Han}]]+", "漢字かな漢"), Some((6, 12)));
         assert_eq!(find("'s", ""), None);
     }
 

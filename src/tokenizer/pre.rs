@@ -186,6 +186,25 @@ const REGISTRY: &[Kind] = &[
         add_bos: false,
     },
     Kind {
+        name: "kimi-k2",
+        aliases: &[],
+        rules: &[rule(
+            concat!(
+                r"[\p{Han}]+|",
+                r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*",
+                r"[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+",
+                r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])?|",
+                r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+",
+                r"[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*",
+                r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])?|",
+                r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+"
+            ),
+            GiveBack::WhitespaceButNewlines,
+        )],
+        ignore_merges: false,
+        add_bos: false,
+    },
+    Kind {
         name: "qwen35",
         aliases: &[],
         rules: &[rule(

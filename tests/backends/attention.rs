@@ -5,8 +5,8 @@
 use ggml_types::{KvCodec, KvSide, KvVectors, QuantError, kv_by_name};
 use sterna::backend::{Backend, BackendError};
 use sterna::program::{
-    ActQuant, Attend, AttnIn, Buf, KvDecl, KvWindow, Norm, NormKind, PAGE, PageTable, QkNorm, QueryScale,
-    Rope, RopeId, RopeStyle, Row, Stage, Step,
+    ActQuant, Attend, AttnIn, Buf, GateAct, KvDecl, KvWindow, Norm, NormKind, PAGE, PageTable, QkNorm,
+    QueryScale, Rope, RopeId, RopeStyle, Row, Stage, Step,
 };
 use support::case::{
     Case, StepCase, backends, backends_alternating, cpus, limits, pages_for, rows, shuffled_pages, simt, ty,
@@ -825,4 +825,34 @@ fn each_layer_has_its_own_rope() {
     let all = attention.step_case(0..3, rows(0, 2..7));
     steps.push(StepCase { read: vec![attention.q], ..all });
     attention.case.check(backends(), &pages, &steps);
+}
+
+/// Gates with softplus, an element each or one per head, of both signs, and large ones. CUDA has no kernel
+/// for them and rejects them by name.
+#[test]
+fn gates_with_softplus() {
+    for per_head in [false, true] {
+        let shape = Shape { n_kv_heads: 2, ..plain() };
+        let name = format!("gates with softplus, per head: {per_head}");
+        let mut attention = Attention::new(&name, shape, 8, 1, 1);
+        let cols = if per_head { shape.n_heads } else { shape.n_heads * shape.head_dim };
+        let buf = attention.case.buf("gate", cols);
+        let (_, Stage::Attend(s)) = &mut attention.case.p.stages[1] else { panic!("the second") };
+        (s.gate, s.gate_act) = (Some(buf), GateAct::Softplus);
+        if let Some(device) = simt(1) {
+            let message = device.plan(&attention.case.p).map(drop).expect_err("no kernels").to_string();
+            assert!(message.contains("a gate with softplus (Laguna) runs on the CPU"), "{message}");
+        }
+        let mut step = attention.step_case(BOTH, rows(0, 0..7));
+        let mut gates: Vec<f32> =
+            attention.case.numbers.values(7 * cols).iter().map(|gate| 4.0 * gate).collect();
+        (gates[0], gates[cols]) = (30.0, -30.0);
+        step.inputs.push((buf, gates));
+        let devices = cpus(&[1, 3]).into_iter().chain(wgpus()).collect();
+        attention.case.check(devices, &shuffled_pages(1, 1), &[step]);
+        // A gate per head needs softplus.
+        let (_, Stage::Attend(s)) = &mut attention.case.p.stages[1] else { panic!("the second") };
+        s.gate_act = GateAct::Sigmoid;
+        assert_eq!(attention.case.p.check().is_err(), per_head);
+    }
 }

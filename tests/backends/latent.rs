@@ -1,12 +1,14 @@
-//! Multi-head latent attention on every backend, compared with the oracle.
+//! Multi-head latent attention on every backend, and experts of a latent vector on the CPU, compared with the
+//! oracle.
 
 use ggml_types::kv_by_name;
 use sterna::backend::{Backend, MemoryKind};
 use sterna::program::{
-    ActQuant, Attend, Buf, HeadProj, KvDecl, KvWindow, LatentIn, NormKind, PAGE, Rope, RopeStyle, Row,
+    Act, ActQuant, Attend, Buf, Experts, HeadProj, KvDecl, KvWindow, LatentIn, NormKind, PAGE, Rope,
+    RopeStyle, Row,
 };
 use support::case::{
-    Case, StepCase, backend, backends, few_backends, limits, rows, shuffled_pages, simt, ty,
+    Case, StepCase, backend, backends, cpus, few_backends, limits, rows, shuffled_pages, simt, ty,
 };
 
 const DIM: usize = 64;
@@ -155,5 +157,41 @@ fn devices_reject_longer_keys_by_name() {
     for device in simt(1).into_iter().chain(backend("wgpu", 1)) {
         let message = device.plan(&case.p).map(drop).expect_err("no kernels").to_string();
         assert!(message.contains("584") && message.contains("576"), "{message}");
+    }
+}
+
+/// Experts whose input is shorter than the router's, with a gate and without.
+fn experts(n_rows: usize, gated: bool) -> (Case, [Buf; 3]) {
+    let (width, ffn_dim, n_experts) = (32, 96, 5);
+    let mut case = Case::new(&format!("experts of a latent vector, gate: {gated}"), limits(n_rows, 1, 1));
+    let [x, input, out] = [("x", DIM), ("z", width), ("sum", width)].map(|(name, cols)| case.buf(name, cols));
+    let norm = case.norm(NormKind::Rms, DIM);
+    let router = case.linear(ty("f32"), n_experts, DIM, ActQuant::None);
+    let mut experts = case.experts(["q8_0"; 3], [n_experts, width, ffn_dim], ActQuant::None);
+    if !gated {
+        experts.iter_mut().for_each(|expert| expert.gate = None);
+    }
+    let stage = Experts::of(x, norm, router, experts, 2, Act::Relu2);
+    case.p.push("experts", Experts { input: Some(input), out: Some(out), ..stage });
+    (case, [x, input, out])
+}
+
+#[test]
+fn experts_of_a_latent_vector_match_the_oracle() {
+    for (n_rows, gated) in [(1, false), (19, false), (7, true)] {
+        let (mut case, [x, input, out]) = experts(n_rows, gated);
+        let inputs = vec![(x, case.numbers.values(n_rows * DIM)), (input, case.numbers.values(n_rows * 32))];
+        let rows = rows(0, 0..n_rows as u32);
+        let step = StepCase { rows, stages: 0..1, inputs, read: vec![x, out] };
+        case.check(cpus(&[1, 4]), &shuffled_pages(1, 1), &[step]);
+    }
+}
+
+#[test]
+fn devices_reject_experts_of_a_latent_vector_by_name() {
+    let (case, _) = experts(1, false);
+    for device in simt(1).into_iter().chain(backend("wgpu", 1)) {
+        let message = device.plan(&case.p).map(drop).expect_err("no kernels").to_string();
+        assert!(message.contains("those of a latent vector") && message.contains("backend cpu"), "{message}");
     }
 }

@@ -2,6 +2,7 @@
 
 #[cfg(feature = "simt")]
 mod accesses;
+mod altup;
 mod attention;
 mod batches;
 mod cards;

@@ -31,6 +31,8 @@ const ELSEWHERE: [(&str, [&str; 3]); 4] = [
 /// Names with a model that `scripts/golden/transformers` or `qwen3vl` creates, with logits by transformers.
 const OF_TRANSFORMERS: [&str; 21] = [
     "apertus",
+    "laguna",
+    "muse-glimmer",
     "mellum",
     "arcee",
     "seed_oss",

@@ -32,8 +32,27 @@ fn model(window: usize) -> Gguf {
         family: Family::Gemma3 { window },
         ..Preset::by_name("gemma-3-1b").unwrap().spec(Some("f32"), Some("f32"), 3).unwrap()
     };
+    written(&spec)
+}
+
+/// Ten layers of Gemma 3n, of which the last five read the caches of earlier ones, with a window and without.
+fn gemma_3n(window: usize) -> Gguf {
+    written(&Spec {
+        n_layers: 10,
+        dim: 64,
+        ffn_dim: 64,
+        n_heads: 4,
+        n_kv_heads: 2,
+        head_dim: 64,
+        n_vocab: 512,
+        family: Family::Gemma3n { window, shared: 5, layer_input: 32, rank: 32 },
+        ..Preset::by_name("gemma-3n-e2b").unwrap().spec(Some("f32"), Some("f32"), 3).unwrap()
+    })
+}
+
+fn written(spec: &Spec) -> Gguf {
     let mut file = Vec::new();
-    Synth::new(&spec).unwrap().write(&mut file, |_| ControlFlow::Continue(())).unwrap();
+    Synth::new(spec).unwrap().write(&mut file, |_| ControlFlow::Continue(())).unwrap();
     Gguf::from_bytes(file.into()).unwrap()
 }
 
@@ -158,6 +177,31 @@ fn batched_sequences_match_single_ones() {
     }
     assert!(all.prefix.hit_tokens > 0 && all.preemptions > 0, "{all:?}");
     assert!(all.accepted_tokens > 100 && all.drafted_tokens > all.accepted_tokens + 20, "{all:?}");
+}
+
+/// The residual streams of Gemma 3n and its shared caches, in random schedules and after restoring.
+#[test]
+fn gemma_3n_matches_in_batches_and_after_restoring() {
+    let options = EngineOptions {
+        n_ctx: Some(640),
+        n_seqs: 3,
+        batch: 64,
+        kv_positions: Some(14 * PAGE),
+        checkpoints: Some(1),
+        ..options("f16")
+    };
+    let engine = open(gemma_3n(20), &options);
+    assert!(is_sliding(&engine));
+    let stats = check_random_schedules(&engine, "Gemma 3n", 4, 420);
+    assert!(stats.prefix.hit_tokens > 0, "{stats:?}");
+    let mut session = engine.session().unwrap();
+    session.prefill(&tokens(4, 200)).unwrap();
+    let mut saved = Vec::new();
+    session.save(&mut saved).unwrap();
+    let other = open(gemma_3n(20), &options);
+    let mut restored = other.restore(&mut Cursor::new(&saved)).unwrap();
+    let after = tokens(5, 100);
+    assert!(feed(&mut session, &after) == feed(&mut restored, &after));
 }
 
 fn batch(engine: &Engine) -> Batch {

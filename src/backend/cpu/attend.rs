@@ -13,12 +13,13 @@
 use std::ops::Range;
 
 use super::cx::{Cx, two};
+use super::delta::softplus;
 use super::kv::{KvCache, KvSlice};
 use super::pool::Grid;
 use super::scratch::attend::{BLOCK, SPLIT, Scratch, TASKS, ThreadScratch, Weight};
 use sterna_cpu_kernels::Tile;
 use sterna_cpu_kernels::real::{Matrices, RealKernels, exp};
-use sterna_program::{Attend, PAGE, PageTable, Row};
+use sterna_program::{Attend, GateAct, PAGE, PageTable, Row};
 
 /// Elements of one task when the gate is applied.
 const CHUNK: usize = 8192;
@@ -28,14 +29,37 @@ pub fn run(cx: &mut Cx<'_>, s: &Attend) {
     let Some(gate) = s.gate else { return };
     let n = cx.step.rows.len();
     let (gate, out) = two(cx.bufs, gate, s.out);
+    let (gate_cols, cols, k) = (gate.cols, out.cols, cx.k.real);
     let (gate, out) = (gate.rows(n), out.rows_mut(n));
-    let k = cx.k.real;
-    cx.pool.chunks_mut(out, CHUNK, |i, out| (k.sigmoid_gate)(&gate[i * CHUNK..][..out.len()], out));
+    match s.gate_act {
+        GateAct::Sigmoid => {
+            cx.pool.chunks_mut(out, CHUNK, |i, out| (k.sigmoid_gate)(&gate[i * CHUNK..][..out.len()], out))
+        }
+        GateAct::Softplus => cx.pool.chunks_mut(out, cols, |row, out| {
+            let parts = out.chunks_exact_mut(cols / gate_cols);
+            for (part, gate) in parts.zip(&gate[row * gate_cols..]) {
+                let by = softplus(*gate);
+                part.iter_mut().for_each(|out| *out *= by);
+            }
+        }),
+    }
 }
 
 fn attend(cx: &mut Cx<'_>, s: &Attend) {
     // `Attend::first` and `last` apply the window, the positions ahead and whole images, `run` the gate.
-    let Attend { q, kv, scale, soft_cap, window: _, ahead: _, whole_images: _, sinks, gate: _, out } = *s;
+    let Attend {
+        q,
+        kv,
+        scale,
+        soft_cap,
+        window: _,
+        ahead: _,
+        whole_images: _,
+        sinks,
+        gate: _,
+        gate_act: _,
+        out,
+    } = *s;
     let rows = cx.step.rows;
     let (q, out) = two(cx.bufs, q, out);
     let (q_cols, q) = (q.cols, q.rows(rows.len()));

@@ -12,13 +12,25 @@ use sterna_program::{Expert, Experts};
 const CHUNK: usize = 8192;
 
 pub fn run(cx: &mut Cx<'_>, s: &Experts) -> Result<(), BackendError> {
-    let Experts { x, ref norm, ref router_norm, ref router, ref routing, ref experts, n_used, act, out } = *s;
+    let Experts {
+        x,
+        ref norm,
+        ref router_norm,
+        ref router,
+        ref routing,
+        ref experts,
+        n_used,
+        act,
+        input: from,
+        out,
+    } = *s;
     let n = cx.step.rows.len();
     let k = cx.k.real;
     let norm = cx.weights.norm(norm);
     let router_norm = router_norm.as_ref().map(|norm| cx.weights.norm(norm));
-    let x = &cx.bufs[x.0 as usize];
+    let (x, from) = (&cx.bufs[x.0 as usize], from.map(|from| &cx.bufs[from.0 as usize]));
     let (dim, n_experts) = (x.cols, experts.len());
+    let width = from.map_or(dim, |from| from.cols);
     let bias = routing.bias.map(|bias| cx.weights.vector(bias));
     let Scratch { logits, order, scores, choices, gate, h, product, sum } = &mut cx.scratch.experts;
 
@@ -39,13 +51,17 @@ pub fn run(cx: &mut Cx<'_>, s: &Experts) -> Result<(), BackendError> {
     let chosen = choices.chunk_by(|a, b| a.expert == b.expert).map(|rows| &experts[rows[0].expert]);
     cx.layers.choose(chosen.flat_map(|expert| expert.layers().map(|layer| layer.w)));
 
-    let sum = &mut sum[..n * dim];
+    let into = |row: usize, out: &mut [f32]| match from {
+        Some(from) => out.copy_from_slice(&from.rows(n)[row * width..][..width]),
+        None => normed(row, out),
+    };
+    let sum = &mut sum[..n * width];
     sum.fill(0.0);
     for rows in choices.chunk_by(|a, b| a.expert == b.expert) {
         let Expert { gate: gates, up, down } = &experts[rows[0].expert];
         let ffn_dim = cx.weights.get(up.w).shape().rows;
         let h = &mut h[..rows.len() * ffn_dim];
-        let input = |i: usize, out: &mut [f32]| normed(rows[i].row, out);
+        let input = |i: usize, out: &mut [f32]| into(rows[i].row, out);
         let row_of = |i: usize| rows[i].row;
         if let Some(gates) = gates {
             let gate = &mut gate[..rows.len() * ffn_dim];
@@ -57,11 +73,11 @@ pub fn run(cx: &mut Cx<'_>, s: &Experts) -> Result<(), BackendError> {
             cx.layers.run_some(rows.len(), row_of, input, false, [(up, &mut *h)])?;
             cx.pool.chunks_mut(h, CHUNK, |_, h| (k.act)(act, h));
         }
-        let product = &mut product[..rows.len() * dim];
+        let product = &mut product[..rows.len() * width];
         let input = |i: usize, out: &mut [f32]| out.copy_from_slice(&h[i * ffn_dim..][..ffn_dim]);
         cx.layers.run_some(rows.len(), row_of, input, false, [(down, &mut *product)])?;
-        for (choice, product) in rows.iter().zip(product.chunks_exact(dim)) {
-            let sum = &mut sum[choice.row * dim..][..dim];
+        for (choice, product) in rows.iter().zip(product.chunks_exact(width)) {
+            let sum = &mut sum[choice.row * width..][..width];
             sum.iter_mut().zip(product).for_each(|(sum, y)| *sum += choice.weight * y);
         }
     }

@@ -3,14 +3,14 @@
 use super::cx::{Cx, two};
 use super::norm::norm_or_copy;
 use crate::BackendError;
-use sterna_cpu_kernels::real::exp;
+use sterna_cpu_kernels::real::{RealKernels, exp};
 use sterna_program::FfnIn;
 
 /// Elements of one task when the activation function is applied.
 const CHUNK: usize = 8192;
 
 pub fn run(cx: &mut Cx<'_>, s: &FfnIn) -> Result<(), BackendError> {
-    let FfnIn { x, ref norm, ref gate, ref up, act, ref share, times, h } = *s;
+    let FfnIn { x, ref norm, ref gate, ref up, act, ref share, times, cutoff, h } = *s;
     let n = cx.step.rows.len();
     let k = cx.k.real;
     let norm = norm.as_ref().map(|norm| cx.weights.norm(norm));
@@ -35,6 +35,10 @@ pub fn run(cx: &mut Cx<'_>, s: &FfnIn) -> Result<(), BackendError> {
         Some(gate) => {
             let g = &mut cx.scratch.product[..h.len()];
             cx.layers.run(n, input, false, [(gate, &mut *g), (up, &mut *h)])?;
+            if let Some(cutoff) = cutoff {
+                let cols = g.len() / n.max(1);
+                cx.pool.chunks_mut(g, cols.max(1), |_, g| cut(k, cutoff, g));
+            }
             let g = &*g;
             cx.pool.chunks_mut(h, CHUNK, |i, h| (k.gate)(act, &g[i * CHUNK..][..h.len()], h));
         }
@@ -54,4 +58,13 @@ pub fn run(cx: &mut Cx<'_>, s: &FfnIn) -> Result<(), BackendError> {
         h.iter_mut().zip(times).for_each(|(h, by)| *h *= by);
     }
     Ok(())
+}
+
+/// Subtracts from a row its mean and `cutoff` standard deviations, and replaces what is below 0 by 0.
+fn cut(k: &RealKernels, cutoff: f32, g: &mut [f32]) {
+    let len = g.len() as f64;
+    let mean = (k.sum)(g) / len;
+    let deviation = ((k.sum_squares)(g, mean) / len).sqrt();
+    let bound = (mean + f64::from(cutoff) * deviation) as f32;
+    g.iter_mut().for_each(|g| *g = (*g - bound).max(0.0));
 }

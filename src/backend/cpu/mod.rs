@@ -6,6 +6,7 @@
 //! format or another backend. Start at [`Cpu`], then `proj_add.rs`.
 
 mod alloc;
+mod altup;
 mod attend;
 mod attn_in;
 mod conv;

@@ -24,7 +24,7 @@ use super::params::{
 };
 use super::tiled::most_tiles;
 use crate::device::tiles::Tiling;
-use sterna_program::{Attend, Kv, KvDecl, PAGE, Program, Stage};
+use sterna_program::{Attend, GateAct, Kv, KvDecl, PAGE, Program, Stage};
 
 const WARP: usize = 32;
 
@@ -201,8 +201,20 @@ fn most_seen(window: Option<u32>) -> u32 {
 
 fn common(cx: &Cx<'_>, s: &Attend) -> AttendCommon {
     // The cache is in the parameters of each kernel; the gate is a separate launch.
-    // `kernels` refuses whole images.
-    let Attend { q, kv: _, scale, soft_cap, window, ahead, whole_images: _, sinks, gate: _, out } = *s;
+    // `kernels` refuses whole images and softplus.
+    let Attend {
+        q,
+        kv: _,
+        scale,
+        soft_cap,
+        window,
+        ahead,
+        whole_images: _,
+        sinks,
+        gate: _,
+        gate_act: _,
+        out,
+    } = *s;
     AttendCommon {
         q: cx.buf(q),
         out: cx.buf(out),
@@ -277,6 +289,11 @@ impl Op for &Attend {
         kv::check(decl)?;
         if self.whole_images {
             return Err("attend__whole_images".to_owned());
+        }
+        if self.gate.is_some() && self.gate_act == GateAct::Softplus {
+            return Err(
+                "attend: a gate with softplus (Laguna) runs on the CPU and on wgpu, not on CUDA".to_owned()
+            );
         }
         let of_tiles = by_tiles(decl, limits).map(|(tiles, _)| tiles.kernel(kv::kernel("attend", decl)));
         Ok([by_rows(decl).kernel].into_iter().chain(of_tiles).collect())

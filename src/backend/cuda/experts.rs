@@ -198,6 +198,11 @@ fn router(s: &Experts, logits: Place) -> Layers<'_> {
 impl Op for &Experts {
     fn kernels(&self, p: &Program, limits: Limits) -> Result<Vec<KernelName>, String> {
         let s = *self;
+        if s.input.is_some() {
+            let what =
+                "experts: those of a latent vector (Nemotron 3 Super) run only on the CPU (backend cpu)";
+            return Err(what.to_owned());
+        }
         let mut names = router(s, Place::Kept(0)).kernels(p, limits)?;
         if s.experts.len() > EXPERTS_MAX as usize || s.n_used > EXPERTS_MAX_USED as usize {
             return Err(format!("more than {EXPERTS_MAX} experts, or more than {EXPERTS_MAX_USED} per row"));
@@ -262,6 +267,7 @@ impl Op for &Experts {
             ref experts,
             n_used,
             act,
+            input: _,
             out,
         } = *s;
         let routes_first = !routing.is_softmax_of_chosen();

@@ -21,12 +21,12 @@ struct Fused<'a>(&'a FfnIn);
 
 pub fn lower<'a>(p: &Program, s: &'a FfnIn) -> Ops<'a> {
     // The norm and its input are in `input`.
-    let FfnIn { x: _, norm: _, ref gate, ref up, act, ref share, times, h } = *s;
+    let FfnIn { x: _, norm: _, ref gate, ref up, act, ref share, times, cutoff, h } = *s;
     let (h, cols) = (Place::Buf(h), p.buf_decl(h).cols);
     let products = |layers| Layers { stage: "logits", layers, input: input(s), from: None, soft_cap: None };
     let mut ops: Ops<'a> = Vec::new();
-    if matches!(act, Act::Xielu(_)) {
-        // Its `kernels` rejects the activation function.
+    if matches!(act, Act::Xielu(_)) || cutoff.is_some() {
+        // Its `kernels` rejects the activation function and the cutoff.
         return vec![Box::new(Fused(s))];
     }
     if act != Act::Gelu && linear::together(p, &linears(s)).is_some() {
@@ -57,7 +57,14 @@ fn input(s: &FfnIn) -> Input<'_> {
 impl Op for Fused<'_> {
     fn kernels(&self, p: &Program, _: Limits) -> Result<Vec<KernelName>, String> {
         if matches!(self.0.act, Act::Xielu(_)) {
-            return Err("xielu: the activation function xIELU runs only on the CPU (backend cpu)".to_owned());
+            return Err(
+                "xielu: the activation function xIELU runs on the CPU and on wgpu, not on CUDA".to_owned()
+            );
+        }
+        if self.0.cutoff.is_some() {
+            return Err(
+                "ffn_in: a gate with a cutoff (Gemma 3n) runs only on the CPU (backend cpu)".to_owned()
+            );
         }
         linear::fused_kernels(p, "ffn_in", &linears(self.0), &input(self.0))
     }

@@ -13,6 +13,7 @@
 //! This file only exports: no file of the folder imports from it.
 
 mod alloc;
+mod altup;
 mod attend;
 mod attn_in;
 mod backend;

@@ -10,7 +10,7 @@ use super::linear::ABSENT;
 use super::shader::{Kernel, LANES, THREADS};
 use super::{Cx, Dispatch, Grid, gate, kv};
 use crate::device::tiles::{Tiling, tiles};
-use sterna_program::{Attend, Program, Row, RowsOf, Stage};
+use sterna_program::{Attend, GateAct, Program, Row, RowsOf, Stage};
 
 /// Query heads per workgroup.
 const HEADS: usize = 4;
@@ -82,7 +82,7 @@ pub fn missing(p: &Program, s: &Attend) -> Vec<String> {
 
 pub fn dispatches<'a>(cx: &Cx<'a>, s: &Attend) -> Vec<Dispatch<'a>> {
     // `missing` refuses whole images.
-    let Attend { q, kv, scale, soft_cap, window, ahead, whole_images: _, sinks, gate, out } = *s;
+    let Attend { q, kv, scale, soft_cap, window, ahead, whole_images: _, sinks, gate, gate_act, out } = *s;
     let (decl, memory) = (cx.p.kv_decl(kv), cx.memory);
     let (q, out, out_cols) =
         (&memory.bufs[q.0 as usize], &memory.bufs[out.0 as usize], cx.p.buf_decl(out).cols);
@@ -146,8 +146,13 @@ pub fn dispatches<'a>(cx: &Cx<'a>, s: &Attend) -> Vec<Dispatch<'a>> {
             grid: Grid::Splits { x: blocks, least: 2, rows: RowsOf::Step },
         },
     ];
-    let gate =
-        gate.map(|gate| gate::dispatch(cx, &memory.bufs[gate.0 as usize], out, out_cols, gate::By::Sigmoid));
+    let gate = gate.map(|gate| {
+        let (buf, cols) = (&memory.bufs[gate.0 as usize], cx.p.buf_decl(gate).cols);
+        match gate_act {
+            GateAct::Sigmoid => gate::dispatch(cx, buf, out, out_cols, gate::By::Sigmoid),
+            GateAct::Softplus => gate::softplus(cx, buf, out, out_cols, out_cols / cols),
+        }
+    });
     projected.map(|_| project).into_iter().chain(by_row).chain(tiled).chain(gate).collect()
 }
 

@@ -25,9 +25,12 @@ pub fn layers(s: &Experts) -> Vec<Vec<&Linear>> {
     [gates].into_iter().filter(|gates| !gates.is_empty()).chain(others).collect()
 }
 
+const LATENT: &str = "experts: those of a latent vector (Nemotron 3 Super) run only on the CPU (backend cpu)";
+
 pub fn missing(cx: &Device<'_>, p: &Program, s: &Experts) -> Vec<String> {
     let mut missing = linear::missing(cx, p, "experts", &[&s.router]);
-    missing.extend(super::ffn_in::missing(s.act));
+    missing.extend(super::ffn_in::missing(s.act, true, None));
+    missing.extend(s.input.map(|_| LATENT.to_owned()));
     if s.experts.len() > MAX_EXPERTS {
         missing.push(format!("more than {MAX_EXPERTS} experts"));
     }
@@ -135,7 +138,19 @@ struct Products<'a> {
 }
 
 pub fn dispatches<'a>(cx: &Cx<'a>, s: &'a Experts) -> Vec<Dispatch<'a>> {
-    let Experts { x, ref norm, ref router_norm, ref router, ref routing, ref experts, n_used, act, out } = *s;
+    // `missing` refuses an input of their own.
+    let Experts {
+        x,
+        ref norm,
+        ref router_norm,
+        ref router,
+        ref routing,
+        ref experts,
+        n_used,
+        act,
+        input: _,
+        out,
+    } = *s;
     let (memory, dim) = (cx.memory, cx.p.buf_decl(x).cols);
     let (n_experts, n_used) = (experts.len(), n_used as u32);
     let ffn_dim = cx.p.weight_decl(experts[0].up.w).rows;

@@ -19,16 +19,21 @@ pub fn activation(act: Act) -> u32 {
         Act::GeluTanh => 2,
         Act::ClampedSwiglu => 4,
         Act::Gelu => 6,
-        Act::Xielu(_) => unreachable!("the plan rejects it"),
+        Act::Xielu(_) => unreachable!("it has a dispatch of its own"),
     }
 }
 
-/// The activation function, if there is no kernel for it.
-pub fn missing(act: Act) -> Option<String> {
-    matches!(act, Act::Xielu(_)).then(|| XIELU.to_owned())
+/// The activation function and the cutoff of the gate, if there is no kernel for it. xIELU has one without a
+/// gate.
+pub fn missing(act: Act, has_gate: bool, cutoff: Option<f32>) -> impl Iterator<Item = String> {
+    let xielu = (has_gate && matches!(act, Act::Xielu(_))).then(|| XIELU.to_owned());
+    xielu.into_iter().chain(cutoff.map(|_| CUTOFF.to_owned()))
 }
 
-const XIELU: &str = "xielu: the activation function xIELU runs only on the CPU (backend cpu)";
+const CUTOFF: &str = "ffn_in: a gate with a cutoff (Gemma 3n) runs only on the CPU (backend cpu)";
+
+const XIELU: &str =
+    "xielu: in gates and experts, the activation function xIELU runs only on the CPU (backend cpu)";
 
 /// Bytes of one share per row of a step.
 pub fn fresh_bytes(p: &Program, s: &FfnIn) -> u64 {
@@ -36,7 +41,7 @@ pub fn fresh_bytes(p: &Program, s: &FfnIn) -> u64 {
 }
 
 pub fn dispatches<'a>(cx: &Cx<'a>, s: &'a FfnIn) -> Vec<Dispatch<'a>> {
-    let FfnIn { x, ref norm, ref gate, ref up, act, ref share, times: factors, h } = *s;
+    let FfnIn { x, ref norm, ref gate, ref up, act, ref share, times: factors, cutoff: _, h } = *s;
     let input = Input { x, norm: norm.as_ref(), rows: RowsOf::Step };
     let (out, out_cols) = (&cx.memory.bufs[h.0 as usize], cx.p.buf_decl(h).cols);
     let layer = |linear, what| Layer { linear, out, out_cols, out_at: 0, what };
@@ -48,19 +53,28 @@ pub fn dispatches<'a>(cx: &Cx<'a>, s: &'a FfnIn) -> Vec<Dispatch<'a>> {
             Some(gate) => vec![layer(gate, 0), Layer { out: of_up, ..layer(up, 0) }],
             None => vec![layer(up, 0)],
         };
-        let finish = match gate {
+        let finish = || match gate {
             Some(_) => Finish::Gate { act: activation(act), up: of_up, times: times(act) },
             None => Finish::Act(activation(act)),
         };
         let mut all = linear::dispatches(cx, "logits", input, layers);
-        all.push(adapters::activate(cx, out, (out_cols, RowsOf::Step), finish));
+        match act {
+            Act::Xielu(of) => all.push(gate::xielu(cx, out, out_cols, of)),
+            _ => all.push(adapters::activate(cx, out, (out_cols, RowsOf::Step), finish())),
+        }
         all
     } else {
-        let layers = match gate {
-            Some(gate) => vec![layer(gate, activation(act)), layer(up, times(act))],
-            None => vec![layer(up, activation(act))],
+        let (layers, stage) = match (gate, act) {
+            // Stored unchanged, and activated in place.
+            (None, Act::Xielu(_)) => (vec![layer(up, 0)], "logits"),
+            (Some(gate), _) => (vec![layer(gate, activation(act)), layer(up, times(act))], "ffn_in"),
+            (None, _) => (vec![layer(up, activation(act))], "ffn_in"),
         };
-        linear::dispatches(cx, "ffn_in", input, layers)
+        let mut all = linear::dispatches(cx, stage, input, layers);
+        if let Act::Xielu(of) = act {
+            all.push(gate::xielu(cx, out, out_cols, of));
+        }
+        all
     };
     if let Some(linear) = share {
         let fresh = &cx.memory.fresh;

@@ -137,6 +137,9 @@ impl Shared {
                 | Stage::Delta(_)
                 | Stage::Mamba(_)
                 | Stage::NormAdd(_)
+                | Stage::AltUpPredict(_)
+                | Stage::AltUpCorrect(_)
+                | Stage::Rescale(_)
                 | Stage::Logits(_)
                 | Stage::Sample(_) => {}
             }

@@ -9,6 +9,7 @@
 
 mod adapters;
 mod alloc;
+mod altup;
 mod attend;
 mod attn_in;
 mod cache;
@@ -56,7 +57,7 @@ use device::{Gpu, Options};
 use exec::Compiled;
 use memory::Memory;
 use shader::Kernel;
-use sterna_program::{Buf, Kv, Program, RowsOf, Sampling, Stage, Step, Weight};
+use sterna_program::{Act, Buf, Kv, Program, RowsOf, Sampling, Stage, Step, Weight};
 use upload::DeviceWeight;
 
 const NAME: &str = "wgpu";
@@ -242,14 +243,19 @@ fn missing_of_stage(device: &Device<'_>, p: &Program, stage: &Stage) -> Vec<Stri
         Stage::Conv(_) | Stage::NormAdd(_) => Vec::new(),
         Stage::Delta(s) => delta::missing(p, s).into_iter().collect(),
         Stage::Mamba(_) => Vec::new(),
+        Stage::AltUpPredict(s) => altup::missing_predict(s),
+        Stage::AltUpCorrect(s) => altup::missing_correct(s),
+        Stage::Rescale(s) => altup::missing_rescale(s),
         Stage::LatentIn(s) => latent_in::missing(device, p, s),
         Stage::HeadProj(s) => latent_in::missing_heads(device, p, &s.w),
         Stage::Attend(s) => attend::missing(p, s),
         Stage::ProjAdd(s) => linear::missing(device, p, "proj_add", &[&s.w]),
         Stage::FfnIn(s) => {
             let linears: Vec<_> = s.gate.iter().chain([&s.up]).chain(&s.share).collect();
-            let mut missing = linear::missing(device, p, "ffn_in", &linears);
-            missing.extend(ffn_in::missing(s.act));
+            let of_xielu = s.gate.is_none() && matches!(s.act, Act::Xielu(_));
+            let stage = if of_xielu { "logits" } else { "ffn_in" };
+            let mut missing = linear::missing(device, p, stage, &linears);
+            missing.extend(ffn_in::missing(s.act, s.gate.is_some(), s.cutoff));
             missing
         }
         Stage::Experts(s) => experts::missing(device, p, s),
@@ -265,6 +271,9 @@ fn dispatches<'a>(cx: &Cx<'a>, stage: &'a Stage) -> Vec<Dispatch<'a>> {
         Stage::AttnIn(s) => attn_in::dispatches(cx, s),
         Stage::LatentIn(s) => latent_in::dispatches(cx, s),
         Stage::HeadProj(s) => latent_in::head_proj(cx, s),
+        Stage::AltUpPredict(_) | Stage::AltUpCorrect(_) | Stage::Rescale(_) => {
+            unreachable!("the plan rejects it")
+        }
         Stage::Attend(s) => attend::dispatches(cx, s),
         Stage::ProjIn(s) => proj_in::dispatches(cx, s),
         Stage::Conv(s) => conv::dispatches(cx, s),

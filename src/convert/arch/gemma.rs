@@ -1,11 +1,14 @@
-//! Gemma 2, 3 and 4, and EmbeddingGemma.
+//! Gemma 2, 3, 3n and 4, EmbeddingGemma, and Muse Glimmer, which has the norms of Gemma 2.
+
+use serde_json::Value as Json;
 
 use super::Dim::{
-    ExpertFfn, ExpertGateUp, Experts, Head, Hidden, Kv, LayerInput, LayerInputs, One, Q, Vocab,
+    ExpertFfn, ExpertGateUp, Experts, Head, Hidden, Kv, LaurelRank, LayerInput, LayerInputs, LayerVocab, One,
+    Q, StreamPairs, Streams, Vocab,
 };
 use super::{
-    ATTN_HALVES, ATTN_OTHERS, Architecture, Change, ConvertError, GLOBALS, INPUT_NORMS, LLAMA, MLP, Rope,
-    Rule, gated, matrix, maybe, maybe_matrix, plain, plus_one,
+    ATTN_HALVES, ATTN_OTHERS, ATTN_PERMUTED, Architecture, Change, ConvertError, GLOBALS, INPUT_NORMS, LLAMA,
+    MLP, Rope, Rule, gated, matrix, maybe, maybe_matrix, plain, plus_one,
 };
 use crate::config::Config;
 
@@ -104,6 +107,66 @@ pub const GEMMA4_DEFAULTS: &[(&str, f64)] = &[
     ("sliding_window", 512.0),
     ("hidden_size_per_layer_input", 256.0),
 ];
+/// The matrices of all streams but the first become one tensor.
+const GEMMA3N_GLOBALS: &[Rule] = &[
+    GEMMA_GLOBALS[0],
+    GLOBALS[1],
+    // Its rows may be fewer than the vocabulary's.
+    Rule {
+        change: Change::PadVocab,
+        reshaped: &[Vocab, LayerInputs],
+        ..plain(
+            &["model.embed_tokens_per_layer.weight"],
+            "per_layer_token_embd.weight",
+            &[LayerVocab, LayerInputs],
+        )
+    },
+    matrix(
+        &["model.per_layer_model_projection.weight"],
+        "per_layer_model_proj.weight",
+        &[LayerInputs, Hidden],
+        Change::None,
+    ),
+    plain(&["model.per_layer_projection_norm.weight"], "per_layer_proj_norm.weight", &[LayerInput]),
+    matrix(
+        &["model.altup_projections.*.weight"],
+        "altup_proj.weight",
+        &[Hidden, Hidden],
+        Change::StackStreams,
+    ),
+    matrix(
+        &["model.altup_unembed_projections.*.weight"],
+        "altup_unembd_proj.weight",
+        &[Hidden, Hidden],
+        Change::StackStreams,
+    ),
+];
+const GEMMA3N_LAYER: &[Rule] = &[
+    plain(&["altup.correct_output_scale"], "altup_correct_scale.weight", &[Hidden]),
+    plain(&["altup.correction_coefs.weight"], "altup_correct_coef.weight", &[Streams, Streams]),
+    plain(&["altup.prediction_coefs.weight"], "altup_predict_coef.weight", &[StreamPairs, Streams]),
+    matrix(&["altup.modality_router.weight"], "altup_router.weight", &[Streams, Hidden], Change::None),
+    plain(&["altup.router_norm.weight"], "altup_router_norm.weight", &[Hidden]),
+    matrix(&["laurel.linear_left.weight"], "laurel_l.weight", &[LaurelRank, Hidden], Change::None),
+    matrix(&["laurel.linear_right.weight"], "laurel_r.weight", &[Hidden, LaurelRank], Change::None),
+    plain(&["laurel.post_laurel_norm.weight"], "laurel_post_norm.weight", &[Hidden]),
+    matrix(&["per_layer_input_gate.weight"], "inp_gate.weight", &[LayerInput, Hidden], Change::None),
+    matrix(&["per_layer_projection.weight"], "proj.weight", &[Hidden, LayerInput], Change::None),
+    plain(&["post_per_layer_input_norm.weight"], "post_norm.weight", &[Hidden]),
+    // Norms, and attention.
+    GEMMA4_LAYER[0],
+    GEMMA4_LAYER[1],
+    GEMMA4_LAYER[2],
+    GEMMA4_LAYER[3],
+    GEMMA4_LAYER[4],
+    GEMMA4_LAYER[5],
+    GEMMA4_LAYER[6],
+    GEMMA4_LAYER[7],
+    GEMMA4_LAYER[8],
+    GEMMA4_LAYER[9],
+];
+const MUSE_GATE: &[Rule] =
+    &[matrix(&["self_attn.gate_proj.weight"], "attn_gate.weight", &[Q, Hidden], Change::None)];
 
 /// Every architecture of this kind.
 pub static ARCHITECTURES: &[Architecture] = &[
@@ -136,6 +199,44 @@ pub static ARCHITECTURES: &[Architecture] = &[
         ..GEMMA3
     },
     Architecture {
+        classes: &["Gemma3nForCausalLM", "Gemma3nForConditionalGeneration"],
+        name: gemma3n,
+        globals: GEMMA3N_GLOBALS,
+        layer: &[GEMMA3N_LAYER, MLP],
+        // Defaults of Gemma3nTextConfig.
+        defaults: &[
+            ("rms_norm_eps", 1e-6),
+            ("head_dim", 256.0),
+            ("max_position_embeddings", 32768.0),
+            ("sliding_window", 512.0),
+            ("hidden_size_per_layer_input", 256.0),
+            ("laurel_rank", 64.0),
+            ("final_logit_softcapping", 30.0),
+        ],
+        windows: Some(5),
+        ..GEMMA3
+    },
+    // The form of Gemma 2 with Llama's order of rows, and gates.
+    Architecture {
+        classes: &["MuseGlimmerForConditionalGeneration"],
+        name: muse_glimmer,
+        globals: GLOBALS,
+        layer: &[GEMMA2_NORMS, ATTN_PERMUTED, ATTN_OTHERS, MUSE_GATE, MLP],
+        // Defaults of MuseGlimmerTextConfig.
+        defaults: &[
+            ("rms_norm_eps", 1e-5),
+            ("head_dim", 128.0),
+            ("sliding_window", 2048.0),
+            ("final_logit_softcapping", 20.0),
+            ("output_multiplier", 0.196_116_135_138_184_04),
+            ("qk_scale_factor", 3.87),
+        ],
+        factors: &[("output_multiplier", "logit_scale")],
+        query_factor: Some("qk_scale_factor"),
+        windows: Some(4),
+        ..LLAMA
+    },
+    Architecture {
         classes: &["Gemma4ForCausalLM", "Gemma4ForConditionalGeneration"],
         name: gemma4,
         globals: GEMMA4_GLOBALS,
@@ -163,6 +264,45 @@ fn check_scalar(config: &Config, layers_of_27b: usize) -> Result<(), ConvertErro
 fn gemma2(config: &Config) -> Result<&'static str, ConvertError> {
     check_scalar(config, 46)?;
     gated(config, &["gelu_pytorch_tanh"], "gemma2")
+}
+
+/// Files have no keys for other values of these.
+fn gemma3n(config: &Config) -> Result<&'static str, ConvertError> {
+    const SCALES: &str = "altup_correct_scale";
+    for (key, want) in [("altup_num_inputs", 4), ("altup_active_idx", 0)] {
+        let found = config.get(&[key]);
+        if found.is_some_and(|found| found.as_u64() != Some(want)) {
+            return Err(config.wrong(key, &want.to_string(), found));
+        }
+    }
+    if config.bool(&[SCALES]) == Some(false) {
+        return Err(config.wrong(SCALES, "true", config.get(&[SCALES])));
+    }
+    gated(config, &["gelu_pytorch_tanh"], "gemma3n")
+}
+
+/// Files have no keys for other values of these.
+fn muse_glimmer(config: &Config) -> Result<&'static str, ConvertError> {
+    const EPS: &str = "post_norm_eps";
+    const BASES: &str = "layer_rope_theta";
+    if config.positive(&[EPS])?.is_some_and(|eps| eps != 1e-8) {
+        return Err(config.wrong(EPS, "1e-8", config.get(&[EPS])));
+    }
+    if let Some(bases) = config.get(&[BASES]).and_then(Json::as_array) {
+        let base = config.rope()?.base;
+        let kinds = config.get(&["layer_types"]).and_then(Json::as_array);
+        let slides = |at: usize| match kinds {
+            Some(kinds) => kinds.get(at).and_then(Json::as_str) == Some("sliding_attention"),
+            None => !(bases.len() - 1 - at).is_multiple_of(4),
+        };
+        let is_usual =
+            |(at, found): (usize, &Json)| found.as_f64() == Some(if slides(at) { base } else { 0.0 });
+        if !bases.iter().enumerate().all(is_usual) {
+            let want = "the base of RoPE for layers with a window, and 0 for the others";
+            return Err(config.wrong(BASES, want, config.get(&[BASES])));
+        }
+    }
+    gated(config, &["silu"], "muse-glimmer")
 }
 
 pub fn gemma4(config: &Config) -> Result<&'static str, ConvertError> {

@@ -1,15 +1,16 @@
 //! Models with Mamba-2 layers: Granite 4 H, Falcon-H1, Nemotron-H.
 
 use super::Dim::{
-    Ffn, GateUp, Hidden, Kv, MambaChannels, MambaGroup, MambaGroups, MambaHeads, MambaInputs, MambaState,
-    MambaValues, One, Q, SharedFfn, SharedGateUp, Taps,
+    ExpertFfn, ExpertInput, Experts, Ffn, GateUp, Hidden, Kv, MambaChannels, MambaGroup, MambaGroups,
+    MambaHeads, MambaInputs, MambaState, MambaValues, One, Q, SharedFfn, SharedGateUp, Taps,
 };
 use super::{
     ATTN_HALVES, ATTN_OTHERS, ATTN_PERMUTED, Architecture, Change, ConvertError, GLOBALS, GRANITE_EXPERTS,
-    GRANITE_FACTORS, LLAMA, NORMS, ReadFactors, Rope, Rule, gated, matrix, maybe, needed_if, plain,
+    GRANITE_FACTORS, LLAMA, NORMS, ReadFactors, Rope, Rule, gated, matrix, maybe, maybe_matrix, needed_if,
+    plain,
 };
 use crate::config::Config;
-use crate::recurrent::Recurrent;
+use crate::recurrent::{self, Recurrent};
 
 /// Every architecture of this kind.
 pub static ARCHITECTURES: &[Architecture] = &[
@@ -43,8 +44,9 @@ pub static ARCHITECTURES: &[Architecture] = &[
         globals: NEMOTRON_GLOBALS,
         layer: &[NEMOTRON_NORM, NEMOTRON_ATTENTION],
         delta: &[NEMOTRON_NORM, NEMOTRON_MAMBA],
-        dense_first: &[NEMOTRON_NORM, NEMOTRON_MLP],
+        dense_first: &[NEMOTRON_NORM, NEMOTRON_FFN],
         recurrent: Some(Recurrent::nemotron),
+        mtp: &["mtp."],
         rope: Rope::None,
         // Defaults of NemotronHConfig.
         defaults: &[("layer_norm_epsilon", 1e-5), ("head_dim", 128.0)],
@@ -191,14 +193,71 @@ const NEMOTRON_ATTENTION: &[Rule] = &[
     matrix(&["mixer.v_proj.weight"], "attn_v.weight", &[Kv, Hidden], Change::None),
     matrix(&["mixer.o_proj.weight"], "attn_output.weight", &[Hidden, Q], Change::None),
 ];
-const NEMOTRON_MLP: &[Rule] = &[
-    matrix(&["mixer.up_proj.weight"], "ffn_up.weight", &[Ffn, Hidden], Change::None),
-    matrix(&["mixer.down_proj.weight"], "ffn_down.weight", &[Hidden, Ffn], Change::None),
+const NEMOTRON_FFN: &[Rule] = &[
+    needed_if(
+        has_no_mixtures,
+        matrix(&["mixer.up_proj.weight"], "ffn_up.weight", &[Ffn, Hidden], Change::None),
+    ),
+    needed_if(
+        has_no_mixtures,
+        matrix(&["mixer.down_proj.weight"], "ffn_down.weight", &[Hidden, Ffn], Change::None),
+    ),
+    needed_if(
+        recurrent::has_mixtures,
+        plain(&["mixer.gate.weight"], "ffn_gate_inp.weight", &[Experts, Hidden]),
+    ),
+    needed_if(
+        recurrent::has_mixtures,
+        plain(&["mixer.gate.e_score_correction_bias"], "exp_probs_b.bias", &[Experts]),
+    ),
+    needed_if(
+        recurrent::has_mixtures,
+        matrix(
+            &["mixer.experts.*.up_proj.weight"],
+            "ffn_up_exps.weight",
+            &[ExpertFfn, ExpertInput],
+            Change::Stack,
+        ),
+    ),
+    needed_if(
+        recurrent::has_mixtures,
+        matrix(
+            &["mixer.experts.*.down_proj.weight"],
+            "ffn_down_exps.weight",
+            &[ExpertInput, ExpertFfn],
+            Change::Stack,
+        ),
+    ),
+    maybe_matrix(&["mixer.fc1_latent_proj.weight"], "ffn_latent_down.weight", &[ExpertInput, Hidden]),
+    maybe_matrix(&["mixer.fc2_latent_proj.weight"], "ffn_latent_up.weight", &[Hidden, ExpertInput]),
+    needed_if(
+        recurrent::has_mixtures,
+        matrix(
+            &["mixer.shared_experts.up_proj.weight"],
+            "ffn_up_shexp.weight",
+            &[SharedFfn, Hidden],
+            Change::None,
+        ),
+    ),
+    needed_if(
+        recurrent::has_mixtures,
+        matrix(
+            &["mixer.shared_experts.down_proj.weight"],
+            "ffn_down_shexp.weight",
+            &[Hidden, SharedFfn],
+            Change::None,
+        ),
+    ),
 ];
+
+fn has_no_mixtures(config: &Config) -> bool {
+    !recurrent::has_mixtures(config)
+}
 
 fn nemotron_h(config: &Config) -> Result<&'static str, ConvertError> {
     const ACT: &str = "mlp_hidden_act";
     match config.str(&[ACT]) {
+        None | Some("relu2") if recurrent::has_mixtures(config) => Ok("nemotron_h_moe"),
         None | Some("relu2") => Ok("nemotron_h"),
         Some(_) => Err(config.wrong(ACT, "relu2", config.get(&[ACT]))),
     }

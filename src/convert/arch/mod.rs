@@ -31,6 +31,10 @@ pub enum Change {
     AddOne,
     /// Joins one matrix per expert into one tensor.
     Stack,
+    /// The same for the residual streams of AltUp but the first.
+    StackStreams,
+    /// Appends rows of zeros up to the vocabulary.
+    PadVocab,
     /// Drops the rows beyond the vocabulary.
     CutVocab,
     /// The first half of each expert's rows, which are the gate's; the other rows become another tensor.
@@ -93,6 +97,8 @@ pub enum Dim {
     Experts,
     /// Width of an expert.
     ExpertFfn,
+    /// Length of an expert's input.
+    ExpertInput,
     /// Gate and up of an expert together.
     ExpertGateUp,
     /// Width of the shared expert.
@@ -160,6 +166,16 @@ pub enum Dim {
     LayerInput,
     /// Such embeddings of all layers together.
     LayerInputs,
+    /// Rows of their table.
+    LayerVocab,
+    /// Residual streams of AltUp.
+    Streams,
+    /// Pairs of them.
+    StreamPairs,
+    /// Width between the two matrices of LAuReL.
+    LaurelRank,
+    /// Outputs of the gate of attention's output: one per head, or per element.
+    AttnGate,
 }
 
 /// Presence of a tensor in checkpoints.
@@ -227,6 +243,9 @@ pub struct Architecture {
     pub latent: bool,
     /// True if the activation function of each layer has numbers of its own (xIELU).
     pub xielu: bool,
+    /// Key of a factor on normalised queries, for architectures whose norms of heads have no weights; files
+    /// have it as the norm's weight.
+    pub query_factor: Option<&'static str>,
     /// True if the router of experts is a softmax unless the configuration says otherwise.
     pub softmax: bool,
     /// Key of the width of an expert.
@@ -468,6 +487,7 @@ const LLAMA: Architecture = Architecture {
     dense_first: &[],
     latent: false,
     xielu: false,
+    query_factor: None,
     softmax: false,
     expert_width: "moe_intermediate_size",
     fused: &[],

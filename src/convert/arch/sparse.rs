@@ -2,11 +2,11 @@
 
 use serde_json::Value as Json;
 
-use super::Dim::{Experts, Head, Hidden, One, Q, SharedFfn};
+use super::Dim::{AttnGate, Experts, Head, Hidden, One, Q, Qkv, SharedFfn, Vocab};
 use super::{
     ATTN_HALVES, ATTN_OTHER_BIASES, ATTN_OTHERS, ATTN_PERMUTED, Architecture, Change, ConvertError, EXPERTS,
-    GRANITE_EXPERTS, GRANITE_FACTORS, HEAD_NORMS, HUNYUAN_NORMS, LLAMA, MAYBE_QKV_BIASES, MLP, NORMS,
-    QKV_BIASES, Rope, Rule, SHARED_EXPERT, SHARED_EXPERTS, all_experts, gated, matrix, maybe, plain,
+    GLOBALS, GRANITE_EXPERTS, GRANITE_FACTORS, HEAD_NORMS, HUNYUAN_NORMS, LLAMA, MAYBE_QKV_BIASES, MLP,
+    NORMS, QKV_BIASES, Rope, Rule, SHARED_EXPERT, SHARED_EXPERTS, all_experts, gated, matrix, maybe, plain,
     sums_to_one,
 };
 use crate::config::Config;
@@ -48,6 +48,55 @@ const AFMOE_EXPERTS: &[Rule] = &[
     EXPERTS[1],
     EXPERTS[2],
     EXPERTS[3],
+];
+
+/// Names of Ling and Ring 2.0. The rows of queries, keys and values follow each other, in both formats.
+const BAILING_GLOBALS: &[Rule] =
+    &[plain(&["model.word_embeddings.weight"], "token_embd.weight", &[Vocab, Hidden]), GLOBALS[1]];
+const BAILING_ATTENTION: &[Rule] = &[
+    matrix(&["attention.query_key_value.weight"], "attn_qkv.weight", &[Qkv, Hidden], Change::None),
+    matrix(&["attention.dense.weight"], "attn_output.weight", &[Hidden, Q], Change::None),
+    plain(&["attention.query_layernorm.weight"], "attn_q_norm.weight", &[Head]),
+    plain(&["attention.key_layernorm.weight"], "attn_k_norm.weight", &[Head]),
+];
+const BAILING_EXPERTS: &[Rule] = &[
+    EXPERTS[0],
+    plain(&["mlp.gate.expert_bias"], "exp_probs_b.bias", &[Experts]),
+    EXPERTS[1],
+    EXPERTS[2],
+    EXPERTS[3],
+];
+const LAGUNA_GATE: &[Rule] =
+    &[matrix(&["self_attn.g_proj.weight"], "attn_gate.weight", &[AttnGate, Hidden], Change::None)];
+/// The second names are those of transformers' modules.
+const LAGUNA_EXPERTS: &[Rule] = &[
+    EXPERTS[0],
+    EXPERTS[1],
+    EXPERTS[2],
+    EXPERTS[3],
+    plain(
+        &["mlp.experts.e_score_correction_bias", "mlp.gate.e_score_correction_bias"],
+        "exp_probs_b.bias",
+        &[Experts],
+    ),
+    matrix(
+        &["mlp.shared_expert.gate_proj.weight", "mlp.shared_experts.gate_proj.weight"],
+        "ffn_gate_shexp.weight",
+        &[SharedFfn, Hidden],
+        Change::None,
+    ),
+    matrix(
+        &["mlp.shared_expert.up_proj.weight", "mlp.shared_experts.up_proj.weight"],
+        "ffn_up_shexp.weight",
+        &[SharedFfn, Hidden],
+        Change::None,
+    ),
+    matrix(
+        &["mlp.shared_expert.down_proj.weight", "mlp.shared_experts.down_proj.weight"],
+        "ffn_down_shexp.weight",
+        &[Hidden, SharedFfn],
+        Change::None,
+    ),
 ];
 
 /// Every architecture of this kind.
@@ -113,6 +162,27 @@ pub static ARCHITECTURES: &[Architecture] = &[
         ..LLAMA
     },
     Architecture {
+        // transformers has no such class: the names are those of the published checkpoints.
+        classes: &["BailingMoeV2ForCausalLM"],
+        name: bailingmoe2,
+        globals: BAILING_GLOBALS,
+        layer: &[NORMS, BAILING_ATTENTION, BAILING_EXPERTS, SHARED_ONLY],
+        dense_first: &[NORMS, BAILING_ATTENTION, MLP],
+        // Defaults of BailingMoeV2Config.
+        defaults: &[("rms_norm_eps", 1e-6), ("num_shared_experts", 1.0)],
+        ..LLAMA
+    },
+    Architecture {
+        classes: &["LagunaForCausalLM"],
+        name: laguna,
+        layer: &[NORMS, HEAD_NORMS, ATTN_HALVES, ATTN_OTHERS, LAGUNA_GATE, LAGUNA_EXPERTS],
+        dense_first: &[NORMS, HEAD_NORMS, ATTN_HALVES, ATTN_OTHERS, LAGUNA_GATE, MLP],
+        windows: Some(4),
+        // Defaults of LagunaConfig.
+        defaults: &[("rms_norm_eps", 1e-6), ("head_dim", 128.0), ("sliding_window", 512.0)],
+        ..LLAMA
+    },
+    Architecture {
         classes: &["MellumForCausalLM"],
         name: mellum,
         layer: &[NORMS, ATTN_HALVES, ATTN_OTHERS, HEAD_NORMS, EXPERTS],
@@ -133,6 +203,31 @@ pub static ARCHITECTURES: &[Architecture] = &[
         ..LLAMA
     },
 ];
+
+fn bailingmoe2(config: &Config) -> Result<&'static str, ConvertError> {
+    const SCORES: &str = "score_function";
+    if config.str(&[SCORES]).is_some_and(|scores| scores != "sigmoid") {
+        return Err(config.wrong(SCORES, "sigmoid", config.get(&[SCORES])));
+    }
+    for (key, usual) in [("use_qk_norm", true), ("use_qkv_bias", false), ("use_bias", false)] {
+        if config.bool(&[key]).is_some_and(|found| found != usual) {
+            return Err(config.wrong(key, &usual.to_string(), config.get(&[key])));
+        }
+    }
+    gated(config, &["silu"], "bailingmoe2")
+}
+
+fn laguna(config: &Config) -> Result<&'static str, ConvertError> {
+    const CAP: &str = "moe_router_logit_softcapping";
+    const ON_INPUT: &str = "moe_apply_router_weight_on_input";
+    if config.get(&[CAP]).and_then(Json::as_f64).is_some_and(|cap| cap != 0.0) {
+        return Err(config.wrong(CAP, "0: GGUF has no key for it", config.get(&[CAP])));
+    }
+    if config.bool(&[ON_INPUT]) == Some(true) {
+        return Err(config.wrong(ON_INPUT, "false", config.get(&[ON_INPUT])));
+    }
+    gated(config, &["silu"], "laguna")
+}
 
 fn qwen3moe(config: &Config) -> Result<&'static str, ConvertError> {
     // The default of transformers is false, but the published models set true.

@@ -163,8 +163,8 @@ impl Builder<'_> {
         }
         const DIMS: &str = "rope.dimension_count_swa";
         let (dims, scaling) = (self.number_or(DIMS, self.hyper.rope.dims)?, RopeScaling::None);
-        if dims == 0 || dims > self.hyper.rope.dims || !dims.is_multiple_of(2) {
-            return Err(self.wrong(DIMS, format!("an even number up to {}", self.hyper.rope.dims), dims));
+        if dims == 0 || dims > self.hyper.head_dim || !dims.is_multiple_of(2) {
+            return Err(self.wrong(DIMS, format!("an even number up to {}", self.hyper.head_dim), dims));
         }
         let hyper = RopeHyper { dims, freq_base: base.into(), scaling };
         Ok(self.program.rope(rope::rope(&hyper, style, None)))

@@ -12,6 +12,7 @@ mod metaspace;
 mod packed;
 mod peft;
 mod round_trip;
+mod unlisted;
 
 use std::ops::ControlFlow;
 use std::path::Path;

@@ -15,7 +15,7 @@ use super::folder::{Folder, Raw, llama, numbers};
 use super::{convert, to, values};
 
 /// A GGUF tensor in the form of the checkpoint.
-fn raw(gguf: &Gguf, name: &str) -> Raw {
+pub(super) fn raw(gguf: &Gguf, name: &str) -> Raw {
     let info = gguf.find(name).unwrap();
     let dtype = if info.type_name == "f16" { "F16" } else { "F32" };
     Raw { dtype: dtype.to_owned(), shape: info.dims.clone(), bytes: gguf.raw_bytes(info).unwrap().to_vec() }
@@ -35,7 +35,7 @@ fn assert_round_trip(folder: &Folder, gguf: &Gguf) {
 }
 
 /// Likewise, but the converted file may have more keys.
-fn assert_has_all(folder: &Folder, gguf: &Gguf) -> Gguf {
+pub(super) fn assert_has_all(folder: &Folder, gguf: &Gguf) -> Gguf {
     let dir = folder.write();
     let (ours, ..) = convert(dir.path(), &to("f16")).unwrap();
     assert_eq!(ours.tensors().len(), gguf.tensors().len());
@@ -539,59 +539,8 @@ fn checkpoints_of_transformers_round_trip() {
     }
 }
 
-/// InternLM2's class is not in transformers: queries, keys and values of each key head follow each other.
-#[test]
-fn internlm2_round_trips() {
-    let Some(path) = golden("tiny/internlm2.gguf") else { return };
-    let gguf = Gguf::open(&path).unwrap();
-    let (n_heads, n_kv_heads, head_dim) = (2, 1, 16);
-    let mut tensors = BTreeMap::new();
-    for (to, from) in [("model.tok_embeddings", "token_embd"), ("model.norm", "output_norm")] {
-        tensors.insert(format!("{to}.weight"), raw(&gguf, &format!("{from}.weight")));
-    }
-    for layer in 0..2 {
-        let of = |name: &str| raw(&gguf, &format!("blk.{layer}.{name}.weight"));
-        for (to, from) in [
-            ("attention_norm", "attn_norm"),
-            ("ffn_norm", "ffn_norm"),
-            ("attention.wo", "attn_output"),
-            ("feed_forward.w1", "ffn_gate"),
-            ("feed_forward.w3", "ffn_up"),
-            ("feed_forward.w2", "ffn_down"),
-        ] {
-            tensors.insert(format!("model.layers.{layer}.{to}.weight"), of(from));
-        }
-        let mut all = of("attn_q");
-        let [q, k, v] = [
-            halves(&all.bytes, n_heads, head_dim),
-            halves(&of("attn_k").bytes, n_kv_heads, head_dim),
-            of("attn_v").bytes,
-        ];
-        let parts = [&q, &k, &v].map(|part| part.chunks(part.len() / n_kv_heads));
-        let [mut q, mut k, mut v] = parts;
-        all.shape[0] += 2 * n_kv_heads * head_dim;
-        all.bytes = (0..n_kv_heads)
-            .flat_map(|_| [q.next(), k.next(), v.next()].into_iter().flatten().flatten().copied())
-            .collect();
-        tensors.insert(format!("model.layers.{layer}.attention.wqkv.weight"), all);
-    }
-    let meta = |key: &str| gguf.metadata().f32(&format!("internlm2.{key}")).unwrap().unwrap();
-    let config = json!({
-        "architectures": ["InternLM2ForCausalLM"], "hidden_act": "silu", "hidden_size": 32,
-        "intermediate_size": 32, "max_position_embeddings": 32, "num_attention_heads": n_heads,
-        "num_hidden_layers": 2, "num_key_value_heads": n_kv_heads, "head_dim": head_dim,
-        "rms_norm_eps": meta("attention.layer_norm_rms_epsilon"), "rope_theta": meta("rope.freq_base"),
-        "rope_scaling": {"type": "dynamic", "factor": 2.0},
-    });
-    let folder = Folder { config, tokenizer: super::folder::tokenizer(64), tensors };
-    let ours = assert_has_all(&folder, &gguf);
-    assert_eq!(ours.metadata().str("internlm2.rope.scaling.type").unwrap(), None);
-    let (_, _, notes) = convert(folder.write().path(), &to("f16")).unwrap();
-    assert!(notes.iter().any(|note| note.contains("dynamic scaling of RoPE")), "{notes:?}");
-}
-
 /// Rows of heads of which RoPE rotates neighbours, in the order in which it rotates halves.
-fn halves(bytes: &[u8], n_heads: usize, head_dim: usize) -> Vec<u8> {
+pub(super) fn halves(bytes: &[u8], n_heads: usize, head_dim: usize) -> Vec<u8> {
     let rows: Vec<&[u8]> = bytes.chunks(bytes.len() / (n_heads * head_dim)).collect();
     let row = |head, half, pair| rows[head * head_dim + 2 * pair + half];
     let of_head = |head| (0..2).flat_map(move |half| (0..head_dim / 2).map(move |pair| (head, half, pair)));

@@ -4,6 +4,7 @@
 //! Each value has a bound on the error of an f32 implementation that starts from the same inputs: every
 //! operation adds its own roundings to the errors of its inputs, and gives the reason.
 
+mod altup;
 mod conv;
 mod delta;
 mod mamba;
@@ -15,9 +16,9 @@ use std::ops::Range;
 use delta::SlotState;
 use ggml_types::HostTensor;
 use sterna::program::{
-    Act, ActQuant, AdapterScale, Attend, AttnIn, BasisId, Buf, Embed, Expert, Experts, FfnIn, Gating,
-    HeadProj, KvDecl, LatentIn, Linear, Logits, Lora, Norm, NormAdd, NormKind, PAGE, Program, ProjAdd,
-    ProjIn, QkNorm, QueryScale, Rope, RopeStyle, Routing, Sample, Stage, Step, Weight, Xielu,
+    Act, ActQuant, AdapterScale, Attend, AttnIn, BasisId, Buf, Embed, Expert, Experts, FfnIn, GateAct,
+    Gating, HeadProj, KvDecl, LatentIn, Linear, Logits, Lora, Norm, NormAdd, NormKind, PAGE, Program,
+    ProjAdd, ProjIn, QkNorm, QueryScale, Rope, RopeStyle, Routing, Sample, Stage, Step, Weight, Xielu,
 };
 pub use value::Near;
 use value::{EPS, SUM};
@@ -86,6 +87,9 @@ impl<'a> Oracle<'a> {
                 Stage::Mamba(s) => self.mamba(s, step),
                 Stage::ProjAdd(s) => self.proj_add(s, step),
                 Stage::NormAdd(s) => self.norm_add(s, step),
+                Stage::AltUpPredict(s) => self.altup_predict(s, step),
+                Stage::AltUpCorrect(s) => self.altup_correct(s, step),
+                Stage::Rescale(s) => self.rescale(s, step),
                 Stage::FfnIn(s) => self.ffn_in(s, step),
                 Stage::Experts(s) => self.experts(s, step),
                 Stage::Logits(s) => self.logits(s, step),
@@ -228,7 +232,8 @@ impl<'a> Oracle<'a> {
     }
 
     fn attend(&mut self, s: &Attend, step: &Step<'_>) {
-        let Attend { q, kv, scale, soft_cap, window, ahead, whole_images, sinks, gate, out: to } = *s;
+        let Attend { q, kv, scale, soft_cap, window, ahead, whole_images, sinks, gate, gate_act, out: to } =
+            *s;
         // `attn_in` and `latent_in` use the codecs and store the values. The capacity and precision of a
         // cache do not change the meaning of attention.
         let KvDecl { n_kv_heads, head_dim, k: _, v: _, basis: _, window: _, sliding: _, values_are_keys: _ } =
@@ -256,8 +261,17 @@ impl<'a> Oracle<'a> {
                 out.extend(attention(q, &keys, &values, (f64::from(scale), cap), sink));
             }
             if let Some(gate) = gate {
-                let gates = self.row(gate, r).iter().map(|gate| sigmoid(*gate));
-                out = out.into_iter().zip(gates).map(|(out, gate)| out.times(gate)).collect();
+                let gate = self.row(gate, r);
+                let each = q_cols / gate.len();
+                let by = |gate: Near| match gate_act {
+                    GateAct::Sigmoid => sigmoid(gate),
+                    // Its slope is at most 1; exp and ln are accurate to 3e-7.
+                    GateAct::Softplus => {
+                        let v = gate.v.exp().ln_1p();
+                        Near { v, err: gate.err + v * (6e-7 + 3.0 * EPS) }
+                    }
+                };
+                out = out.iter().enumerate().map(|(i, out)| out.times(by(gate[i / each]))).collect();
             }
             self.set_row(to, r, &out);
         }
@@ -288,7 +302,7 @@ impl<'a> Oracle<'a> {
     }
 
     fn ffn_in(&mut self, s: &FfnIn, step: &Step<'_>) {
-        let FfnIn { x, ref norm, ref gate, ref up, act, ref share, times, h: to } = *s;
+        let FfnIn { x, ref norm, ref gate, ref up, act, ref share, times, cutoff, h: to } = *s;
         for (r, row) in step.rows.iter().enumerate() {
             let uses = step.pages.adapters(row.seq);
             let n = self.normed(norm.as_ref(), self.row(x, r));
@@ -296,6 +310,7 @@ impl<'a> Oracle<'a> {
             let h: Vec<_> = match gate {
                 Some(gate) => {
                     let gate = self.linear(gate, &n, uses);
+                    let gate = cutoff.map_or(gate.clone(), |cutoff| altup::cut(&gate, cutoff));
                     gate.iter().zip(up).map(|(g, u)| gated(act, *g, u)).collect()
                 }
                 None => up.iter().map(|u| activated(act, *u)).collect(),
@@ -310,8 +325,18 @@ impl<'a> Oracle<'a> {
     }
 
     fn experts(&mut self, s: &Experts, step: &Step<'_>) {
-        let Experts { x, ref norm, ref router_norm, ref router, ref routing, ref experts, n_used, act, out } =
-            *s;
+        let Experts {
+            x,
+            ref norm,
+            ref router_norm,
+            ref router,
+            ref routing,
+            ref experts,
+            n_used,
+            act,
+            input,
+            out,
+        } = *s;
         for (r, row) in step.rows.iter().enumerate() {
             let uses = step.pages.adapters(row.seq);
             let n = self.norm(norm, self.row(x, r));
@@ -319,6 +344,7 @@ impl<'a> Oracle<'a> {
                 Some(norm) => self.linear(router, &self.norm(norm, self.row(x, r)), uses),
                 None => self.linear(router, &n, uses),
             };
+            let n = input.map_or(n, |input| self.row(input, r).to_vec());
             let mut sum = vec![Near::exact(0.0); n.len()];
             for (e, weight) in self.route(routing, &z, n_used) {
                 let Expert { gate, up, down } = &experts[e];

@@ -20,7 +20,7 @@ impl Shape {
             n_experts: self.n_experts.max(s.experts.len()),
             n_used: self.n_used.max(s.n_used),
             ffn_dim: self.ffn_dim.max(ffn_dim),
-            dim: self.dim.max(p.buf_decl(s.x).cols),
+            dim: self.dim.max(p.buf_decl(s.x).cols).max(s.out.map_or(0, |out| p.buf_decl(out).cols)),
         }
     }
 }

@@ -108,6 +108,10 @@ pub enum By {
     Share,
     /// The gate itself, per element.
     Itself,
+    /// Its softplus, one per run of elements.
+    Softplus,
+    /// No gate: xIELU of each element.
+    Xielu,
 }
 
 /// A kernel. Its source also depends on [`Caps`].
@@ -212,7 +216,8 @@ impl Kernel {
             all.extend([false, true].map(|experts| Self::LoraFirst { ty, experts }));
             all.extend([false, true].map(|experts| Self::LoraSecond { ty, experts }));
         }
-        all.extend([By::Sigmoid, By::Share, By::Itself].map(|by| Self::Gate { by }));
+        let gates = [By::Sigmoid, By::Share, By::Itself, By::Softplus, By::Xielu];
+        all.extend(gates.map(|by| Self::Gate { by }));
         all.extend([true, false].map(|ints| Self::Input { ints }));
         all.extend([true, false].map(|rotates| Self::AttendMerge { rotates }));
         for format in WEIGHT_FORMATS.iter().filter(|format| format.ty.is(format.kernels)) {
@@ -299,6 +304,8 @@ impl Kernel {
             Self::Gate { by: By::Sigmoid } => "gate".to_owned(),
             Self::Gate { by: By::Share } => "gate__share".to_owned(),
             Self::Gate { by: By::Itself } => "gate__itself".to_owned(),
+            Self::Gate { by: By::Softplus } => "gate__softplus".to_owned(),
+            Self::Gate { by: By::Xielu } => "xielu".to_owned(),
             Self::SplitGate => "split_gate".to_owned(),
             Self::SampleBest => "sample_best".to_owned(),
             Self::Sample => "sample".to_owned(),
@@ -342,6 +349,7 @@ impl Kernel {
             Self::MambaGate => &[R, R, R, W],
             Self::Delta => &[R, R, R, R, R, R, W, W],
             Self::DeltaTail => &[R, R, R, W],
+            Self::Gate { by: By::Xielu } => &[R, W],
             Self::Gate { .. } => &[R, R, W],
             Self::SplitGate => &[R, R, W, W],
             Self::SampleBest => &[R, R, W],
@@ -434,6 +442,8 @@ impl Kernel {
             Self::Gate { by: By::Sigmoid } => ("gate", context! { part => "gate" }),
             Self::Gate { by: By::Share } => ("gate", context! { part => "share" }),
             Self::Gate { by: By::Itself } => ("gate", context! { part => "itself" }),
+            Self::Gate { by: By::Softplus } => ("gate", context! { part => "softplus" }),
+            Self::Gate { by: By::Xielu } => ("gate", context! { part => "xielu" }),
             Self::SplitGate => ("gate", context! { part => "split" }),
             Self::SampleBest => ("sample", context! { best => true }),
             Self::Sample => ("sample", context! { best => false }),

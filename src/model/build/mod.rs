@@ -18,8 +18,8 @@ use super::keys::AskedKeys;
 use super::{Hyper, ModelError, Options, Windows};
 use sterna_gguf::{FileTensor, Gguf, Metadata, Value};
 use sterna_program::{
-    Basis, BasisId, Buf, BufDecl, Embed, Kv, KvDecl, Linear, Logits, Norm, NormKind, Program, Rope, RopeId,
-    RowsOf, Sample, Stage, State, StateDecl, Weight,
+    Basis, BasisId, Buf, BufDecl, Embed, Kv, KvDecl, Linear, Logits, Norm, NormAdd, NormKind, Program, Rope,
+    RopeId, RowsOf, Sample, Stage, State, StateDecl, Weight,
 };
 
 pub use experts::Mixture;
@@ -636,6 +636,22 @@ impl<'a> Builder<'a> {
         });
         self.push("embed_0", first.expect("a program begins with its embedding"));
         x
+    }
+
+    /// Declares the token table and the residual stream, and pushes the first stages: the row of a token with
+    /// an RMS norm without a weight.
+    ///
+    /// # Errors
+    /// As [`embed`](Self::embed).
+    pub fn normed_embedding(&mut self) -> Result<Buf, ModelError> {
+        // No stage normalises in place: the norm is added to 0.
+        let x = self.embed(0.0)?;
+        let y = self.buf("x0", RowsOf::Step, self.hyper.dim);
+        let table = self.table.expect("`embed` declares it");
+        self.push("embed_0", Embed::tokens(table, y));
+        let norm = self.bare_rms_norm(self.hyper.dim);
+        self.push("embed_norm", NormAdd { y, norm, scale: 1.0, x });
+        Ok(x)
     }
 
     /// Adds learned positions and token types to the embedding.
