@@ -19,7 +19,8 @@ fn the_build_script_reads_the_header_as_bindgen_does() {
         return;
     }
     let cuda = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../cuda");
-    let builder = bindgen::builder().header(cuda.join("params.h").to_str().expect("a name in UTF-8"));
+    // It includes all others.
+    let builder = bindgen::builder().header(cuda.join("params_latent.h").to_str().expect("a name in UTF-8"));
     // No declarations of system headers.
     let bindings =
         builder.allowlist_file(".*/params(_[a-z]+)?\\.h").generate().expect("a header for bindgen");
