@@ -170,20 +170,33 @@ fn a_block_alone_is_the_block_of_the_whole_file() {
     assert!(got == want && got.3 >= 20, "{} of {} accepted", got.3, got.2);
 }
 
-/// Texts are those without drafts: greedy and drawn, in a saved session, and in a batch.
 #[test]
 fn drafts_by_files_do_not_change_the_text() {
+    check_texts(&prompts()[1..2], 16, false);
+}
+
+#[test]
+#[ignore = "takes minutes in a debug build"]
+fn drafts_by_files_do_not_change_long_texts() {
+    check_texts(&prompts()[1..], 40, true);
+}
+
+/// Checks that texts of `n` tokens are those without drafts: greedy and drawn, in a saved session, and in a
+/// batch; if `all`, also with a KV cache that keeps a window.
+fn check_texts(prompts: &[Vec<u32>], n: usize, all: bool) {
     let pairs = PAIRS.iter().map(|pair| [pair.model, pair.draft]).chain([ALONE]);
     for [model, draft] in pairs {
         let Some(files) = files(model, draft) else { continue };
-        // The heads of the other pairs are too short for turboquant.
-        for kv in ["f16", "turboquant"].into_iter().take(if draft == ALONE[1] { 2 } else { 1 }) {
+        // Heads of these models do not have the lengths of turboquant.
+        let has_others = model.starts_with("gemma4") || model.starts_with("deepseek2");
+        let kvs: &[&str] = if has_others || !all { &["f16"] } else { &["f16", "turboquant"] };
+        for &kv in kvs {
             let engine = open(&files, kv, |options| {
                 (options.n_seqs, options.drafts, options.checkpoints) = (3, 6, Some(2));
             });
             let (mut accepted, mut drafted, mut requests) = (0, 0, Vec::new());
-            for prompt in &prompts()[1..] {
-                for options in [greedy(40), seeded(3, 40)] {
+            for prompt in prompts {
+                for options in [greedy(n), seeded(3, n)] {
                     let (want, _) = generate(&mut engine.session().unwrap(), prompt, &options);
                     let options = with_drafts(&engine, options);
                     let (got, stats) = generate(&mut engine.session().unwrap(), prompt, &options);
@@ -194,17 +207,17 @@ fn drafts_by_files_do_not_change_the_text() {
                 }
             }
             eprintln!("{draft}, {kv}: {accepted} of {drafted} accepted");
-            assert!(drafted > 60, "{draft}, {kv}: {drafted}");
+            assert!(drafted > n, "{draft}, {kv}: {drafted}");
             // The fitted heads hold sometimes; the other one is random.
-            assert!(accepted > 8 || draft.contains("lent"), "{draft}, {kv}: {accepted} of {drafted}");
+            assert!(accepted > 0 || draft.contains("lent"), "{draft}, {kv}: {accepted} of {drafted}");
 
-            let (prompt, options, want) = &requests[2];
+            let (prompt, options, want) = &requests[0];
             let mut session = engine.session().unwrap();
             session.prefill(prompt).unwrap();
             let mut bytes = Vec::new();
             session.save(&mut bytes).unwrap();
             let mut restored = engine.restore(&mut Cursor::new(&bytes)).unwrap();
-            let left = GenerateOptions { max_tokens: Some(39), ..options.clone() };
+            let left = GenerateOptions { max_tokens: Some(n - 1), ..options.clone() };
             let (got, _) = generate(&mut restored, &want.tokens[..1], &left);
             assert_eq!(got.tokens, want.tokens[1..], "{draft}, {kv}");
             drop((session, restored));
@@ -299,12 +312,12 @@ fn files_of_other_models_are_refused() {
     }
 }
 
-/// Devices run EAGLE-3 heads. The assistant runs where programs can read each other's caches, and is refused
-/// by name elsewhere.
+/// Devices run EAGLE-3 heads with a norm before `fc`. They refuse others, and the assistant, which have a
+/// product that only the CPU computes.
 #[test]
 fn devices_draft_with_files() {
     for name in ["cuda-simt", "wgpu"] {
-        for (at, shares) in [(0, true), (2, name == "wgpu")] {
+        for (at, shares) in [(0, true), (1, false), (2, false)] {
             let Pair { model, draft, reference, .. } = PAIRS[at];
             let Some(([model, draft], backend)) = files(model, draft).zip(support::case::backend(name, 1))
             else {
@@ -325,11 +338,11 @@ fn devices_draft_with_files() {
                 Ok(engine) => engine,
                 Err(err) => {
                     let err = err.to_string();
-                    assert!(!shares && err.contains("reading the KV cache of the model"), "{name}: {err}");
+                    assert!(!shares && err.contains("the cpu backend has all of them"), "{name}: {err}");
                     continue;
                 }
             };
-            assert!(shares, "{name} cannot read the caches of the model");
+            assert!(shares, "{name}: {}", draft.display());
             let text = std::fs::read_to_string(golden(&format!("{reference}.draft.txt")).unwrap()).unwrap();
             let want = npy(&golden(&format!("{reference}.draft-logits.npy")).unwrap()).f32s();
             let mut session = engine.session().unwrap();

@@ -27,7 +27,7 @@ fn tensors(gguf: &Gguf, name_of: impl Fn(&str) -> Option<String>) -> BTreeMap<St
             other => panic!("type {other}"),
         };
         if info.name.contains("attn_q.") || info.name.contains("attn_k.") {
-            bytes = halves(&bytes, info.rows(), 16);
+            bytes = halves(&bytes, info.rows(), 32);
         }
         if dtype == "I64" {
             let distances = bytes.as_chunks().0.iter().enumerate();
@@ -104,7 +104,7 @@ fn same(got: &Gguf, want: &Gguf, arch: &str) {
 fn config(class: &str, nested: bool) -> Json {
     let layer = json!({
         "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1, "num_attention_heads": 4,
-        "num_key_value_heads": 2, "head_dim": 16, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
+        "num_key_value_heads": 2, "head_dim": 32, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
         "max_position_embeddings": 256, "vocab_size": 640, "hidden_act": "silu", "model_type": "llama",
     });
     let own = json!({
@@ -123,7 +123,7 @@ fn config(class: &str, nested: bool) -> Json {
 /// The formats of SpecForge, vLLM and speculators; the file keeps `d2t` when it is quantised.
 #[test]
 fn eagle3_heads_are_converted() {
-    let want = Gguf::open(golden("drafts/eagle3-own.gguf").unwrap()).unwrap();
+    let want = Gguf::open(&golden("drafts/eagle3-own.gguf").unwrap()).unwrap();
     let formats = [
         ("LlamaForCausalLMEagle3", "midlayer.", false),
         ("Eagle3LlamaForCausalLM", "model.layers.0.", false),
@@ -160,7 +160,7 @@ fn eagle3_heads_are_converted() {
 
 #[test]
 fn gemma4_assistants_are_converted() {
-    let want = Gguf::open(golden("drafts/gemma4-assistant.gguf").unwrap()).unwrap();
+    let want = Gguf::open(&golden("drafts/gemma4-assistant.gguf").unwrap()).unwrap();
     let name_of = |name: &str| {
         let name = match name {
             "rope_freqs.weight" => return None,
