@@ -1,4 +1,4 @@
-//! Files at URLs that somebody else chooses, such as a client of a server: only from allowed hosts, only from
+//! Files at URLs that a client of a server chooses: only from allowed hosts, only from
 //! public addresses, and within limits.
 
 use std::io::{self, Read};
@@ -26,8 +26,8 @@ pub struct PublicFiles {
 }
 
 impl PublicFiles {
-    /// A reader of files of at most `max_bytes` from `hosts`, within `time` for each file. An entry of `hosts`
-    /// is a name, `.NAME` for all names below a name, or `*`.
+    /// A reader of files of at most `max_bytes` from `hosts`, within `time` for each file. An entry of
+    /// `hosts` is a name, `.NAME` for all names below a name, or `*`.
     pub fn new(hosts: Vec<String>, max_bytes: u64, time: Duration) -> Self {
         Self::with(PublicOnly::default(), hosts, max_bytes, time)
     }
@@ -150,7 +150,7 @@ fn is_public_v4(address: Ipv4Addr) -> bool {
     !is_special
 }
 
-/// Of the unicast addresses, without those that contain an IPv4 address or an organisation's own.
+/// True for a unicast address, without those that contain an IPv4 address or an organisation's own.
 fn is_public_v6(address: Ipv6Addr) -> bool {
     let [a, b, ..] = address.segments();
     let is_special = a == 0x2002 || a == 0x2001 && (b < 0x200 || b == 0xdb8) || a == 0x3fff && b < 0x1000;

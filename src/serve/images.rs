@@ -1,8 +1,7 @@
 //! Images of a conversation: from parts of requests to rows of the prompt. Pictures are decoded and encoded
-//! outside the threads of HTTP and of the engine. Only a [`FetchImage`] of the operator reads URLs.
+//! outside the threads of HTTP and of the engine. Only what the operator allows reads URLs.
 
 use std::borrow::Cow;
-use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -17,25 +16,6 @@ use sterna_tokenizer::chat::{self, Prompt};
 
 /// Maximum images of a request.
 pub const IMAGES: usize = 16;
-
-type Fetch = dyn Fn(&str) -> Result<Vec<u8>, String> + Send + Sync;
-
-/// Reads the file at an http or https URL, or returns the reason why it does not.
-#[derive(Clone)]
-pub struct FetchImage(Arc<Fetch>);
-
-impl FetchImage {
-    /// Reads files with `fetch`, which limits hosts, bytes and time. It blocks the caller.
-    pub fn new(fetch: impl Fn(&str) -> Result<Vec<u8>, String> + Send + Sync + 'static) -> Self {
-        Self(Arc::new(fetch))
-    }
-}
-
-impl std::fmt::Debug for FetchImage {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("FetchImage")
-    }
-}
 
 /// An image in a request.
 #[derive(Clone, Debug, PartialEq)]
@@ -163,7 +143,7 @@ fn fetched(served: &Served, url: &str) -> Result<Vec<u8>, String> {
     let shown: String = url.escape_debug().take(60).collect();
     let is_web = ["http://", "https://"].iter().any(|scheme| url.starts_with(scheme));
     match served.fetch_image.as_ref().filter(|_| is_web) {
-        Some(FetchImage(fetch)) => fetch(url),
+        Some(fetch) => fetch.get(url),
         None if is_web => Err(format!(
             "want a data URL, because this server fetches no images, got \"{shown}\"; `sterna serve \
              --image-hosts` allows hosts"

@@ -26,6 +26,7 @@ mod details;
 mod engine_thread;
 mod error;
 mod family;
+mod fetch_image;
 mod fields;
 mod handover;
 mod http;
@@ -56,7 +57,7 @@ mod worker;
 
 pub use companion::{Companion, Endpoint};
 pub use error::ServeError;
-pub use images::FetchImage;
+pub use fetch_image::FetchImage;
 pub use in_process::{Answer, Canceller, InProcess, Listening, Piece};
 pub use local::LocalPage;
 pub use model::{LoadError, Loaded, ModelSource, Opened};

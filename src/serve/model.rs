@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use super::images::FetchImage;
+use super::fetch_image::FetchImage;
 use schemars::JsonSchema;
 use serde::Serialize;
 use sha2::{Digest, Sha256};

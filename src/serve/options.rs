@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::fetch_image::FetchImage;
 use super::http::host::is_entry;
-use super::images::FetchImage;
 use super::local::LocalPage;
 use super::slots::SlotLimits;
 

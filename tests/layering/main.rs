@@ -28,6 +28,7 @@ const FEATURES: &[(&str, &str)] = &[
     ("src/cli/grpc_args.rs", "whether the server speaks gRPC"),
     ("src/cli/guest.rs", "whether the server, which has a log, and the hub are built"),
     ("src/cli/hub_args.rs", "whether models can be downloaded from the hub"),
+    ("src/cli/listener_args.rs", "whether images at URLs can be read"),
     ("src/cli/lora_args.rs", "whether folders of PEFT can be converted"),
     ("src/cli/mod.rs", "whether the server, the hub and the converter are built"),
     ("src/cli/names.rs", "whether the hub and the converter are built"),

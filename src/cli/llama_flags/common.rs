@@ -4,7 +4,7 @@ use super::Value::{Maybe, None, One, Two};
 use super::{Flag, Verdict, by, flag, refused, taken};
 
 // Hints that several flags share.
-const SEES: &str = "`sterna run` and `sterna serve` read images";
+const SEES: &str = "`sterna run`, `sterna chat` and `sterna serve` read images";
 pub const TEXT: &str = "only text models are supported";
 const DOWNLOAD: &str = "-hf downloads from the Hugging Face hub; from elsewhere, download the file first";
 const WHOLE: &str = "the whole model runs on one backend; --backend selects it";

@@ -34,9 +34,9 @@ impl Builder<'_> {
         Ok(id)
     }
 
-    /// One axis per pair of M-RoPE, by the sections in the file for time, rows and columns: consecutive pairs,
-    /// or `interleaved` ones, whose surplus belongs to time. Empty if prompts have no images, because all
-    /// positions of a text are equal.
+    /// One axis per pair of M-RoPE, by the sections in the file for time, rows and columns: consecutive
+    /// pairs, or `interleaved` ones, whose surplus belongs to time. Empty if prompts have no images, because
+    /// all positions of a text are equal.
     ///
     /// # Errors
     /// [`ModelError::Metadata`] if the sections are not as many pairs as the heads have.

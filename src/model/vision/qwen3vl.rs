@@ -1,5 +1,6 @@
 //! Qwen3-VL, Qwen3.5 and later: pictures of any size, 2-D RoPE next to interpolated learned positions, and a
-//! network over four joined patches. In Qwen3-VL, further networks read the rows after some blocks (deepstack).
+//! network over four joined patches. In Qwen3-VL, further networks read the rows after some blocks
+//! (deepstack).
 
 use std::sync::Arc;
 

@@ -182,7 +182,7 @@ fn every_chat_api_reads_images() {
     }
 }
 
-/// Without a template: 16 rows, two markers and two newlines on each side, and no other tokens than the text's.
+/// Without a template: 16 rows, two markers and newlines, and the tokens of the text.
 #[test]
 fn raw_prompts_have_their_images_first() {
     let Some((server, url)) = server() else { return };

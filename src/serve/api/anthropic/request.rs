@@ -337,7 +337,8 @@ impl Conversation {
                     let want = match role {
                         "assistant" => "one of text, thinking, tool_use",
                         "user" => {
-                            "text, image, document, search_result or tool_result: this model reads nothing else"
+                            "text, image, document, search_result or tool_result: this model reads nothing \
+                             else"
                         }
                         _ => "`text`",
                     };
@@ -482,7 +483,10 @@ mod tests {
     #[test]
     fn images_are_in_the_order_of_their_marks() {
         const IMAGE: &str = sterna_tokenizer::chat::IMAGE;
-        let image = |data: &str| json!({ "type": "image", "source": { "type": "base64", "media_type": "image/png", "data": data } });
+        let image = |data: &str| {
+            let source = json!({ "type": "base64", "media_type": "image/png", "data": data });
+            json!({ "type": "image", "source": source })
+        };
         let result = json!({ "type": "tool_result", "tool_use_id": "1",
             "content": [{ "type": "text", "text": "x" }, image("b")] });
         let text = json!({ "type": "text", "text": "what?" });
