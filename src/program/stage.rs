@@ -79,8 +79,13 @@ impl Stage {
 
     /// True if the stage has pairs of adapters.
     pub fn has_adapters(&self) -> bool {
+        self.pairs().next().is_some()
+    }
+
+    /// The pairs of adapters of its linear layers, or of its table.
+    pub fn pairs(&self) -> impl Iterator<Item = &Lora> {
         let of_table = if let Self::Embed(s) = self { s.lora.as_slice() } else { &[] };
-        !of_table.is_empty() || self.linears().1.any(|linear| !linear.lora.is_empty())
+        of_table.iter().chain(self.linears().1.flat_map(|linear| &linear.lora))
     }
 
     /// The linear layers of the stage, mutable: the same as [`linears`](Self::linears).

@@ -3,12 +3,13 @@
 
 use std::sync::Arc;
 
+use sterna::backend::Backend;
 use sterna::backend::cpu::simd;
 use sterna::engine::{
-    Adapter, AdapterScale, Batch, BatchOptions, Engine, EngineOptions, Request, Session, StopReason,
+    ActType, Adapter, AdapterScale, Batch, BatchOptions, Engine, EngineOptions, Request, Session, StopReason,
 };
 use sterna::gguf::Gguf;
-use support::case::backend;
+use support::case::{backend, simt, wgpus};
 use support::logits::{Distance, all_logits, distance, sequences};
 use support::lora::{file, keys};
 use support::{golden, npy};
@@ -101,6 +102,48 @@ fn adapters_match_the_references() {
     }
 }
 
+#[test]
+#[ignore = "thorough: scripts/test --all"]
+fn adapters_on_devices_match_the_references() {
+    CASES.iter().for_each(compare_on_devices);
+}
+
+#[test]
+fn adapters_of_two_kinds_on_devices_match_the_references() {
+    let with_table_and_head = &CASES[4];
+    assert_eq!(with_table_and_head.adapters.len(), 2);
+    compare_on_devices(with_table_and_head);
+}
+
+fn compare_on_devices(case: &Case) {
+    let Some(adapters) = scaled(case.adapters) else { return };
+    let path = golden(&format!("lora/{}.logits.npy", case.reference)).expect("the adapter's logits");
+    let want = npy(&path).f32s();
+    for backend in simt(1).into_iter().chain(wgpus().into_iter().take(1)) {
+        let device = backend.device();
+        let options = EngineOptions {
+            n_ctx: Some(192),
+            outputs: 64,
+            cache_type_k: "f32".parse().unwrap(),
+            cache_type_v: "f32".parse().unwrap(),
+            act_type: ActType::Trained,
+            adapters: adapters.clone(),
+            ..EngineOptions::default()
+        };
+        let gguf = model(case.model).expect("the adapter's model");
+        let engine = Engine::on_backend(gguf, &options, backend, |_| ()).expect("kernels for it");
+        let got = all_logits(&engine, &prompts());
+        let far: Distance = distance(&got, &want, &prompts());
+        let largest = got.iter().zip(&want).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        let what = format!("{}, {device}: {far:?}, largest {largest}", case.reference);
+        eprintln!("{what}");
+        match case.bound {
+            Bound::Floats => assert!(largest <= 1e-4, "{what}"),
+            Bound::Int8(mean) => assert!(far.first <= 1e-3 && far.mean <= mean, "{what}"),
+        }
+    }
+}
+
 /// Loaded adapters change nothing while no sequence uses them.
 #[test]
 fn unused_adapters_change_no_bit() {
@@ -119,6 +162,10 @@ fn unused_adapters_change_no_bit() {
 }
 
 fn batch_engine(name: &str, adapters: Vec<Adapter>) -> Engine {
+    batch_engine_on(backend("cpu", 2).expect("the CPU"), name, adapters)
+}
+
+fn batch_engine_on(backend: Box<dyn Backend>, name: &str, adapters: Vec<Adapter>) -> Engine {
     let options = EngineOptions {
         n_ctx: Some(192),
         threads: Some(2),
@@ -127,8 +174,7 @@ fn batch_engine(name: &str, adapters: Vec<Adapter>) -> Engine {
         adapters,
         ..EngineOptions::default()
     };
-    let cpu = backend("cpu", 2).expect("the CPU");
-    Engine::on_backend(model(name).expect("the model"), &options, cpu, |_| ()).expect("it fits")
+    Engine::on_backend(model(name).expect("the model"), &options, backend, |_| ()).expect("it fits")
 }
 
 /// Runs requests, and returns the tokens with their log-probabilities per request.
@@ -162,7 +208,6 @@ fn request(prompt: &[u32], adapters: &[(u32, f32)]) -> Request {
 /// 8 sequences with 4 choices of adapters in one batch give what each gives alone, to the bit.
 #[test]
 fn sequences_with_different_adapters_share_steps() {
-    let choices: [&[(u32, f32)]; 4] = [&[], &[(0, 1.0)], &[(1, 0.5), (0, -0.25)], &[(2, 1.0)]];
     let cases = [
         ("llama/tiny-f16.gguf", ["llama-a", "llama-b", "llama-c"]),
         ("llama/tiny-q4_k.gguf", ["llama-a", "llama-b", "llama-c"]),
@@ -171,18 +216,35 @@ fn sequences_with_different_adapters_share_steps() {
     for (name, adapters) in cases {
         let Some(adapters) = scaled(&adapters.map(|name| (name, 1.0))) else { return };
         let engine = batch_engine(name, adapters);
-        let requests: Vec<Request> =
-            (0..8).map(|i| request(&tokens(i as u32 % 5, 12 + i), choices[i % choices.len()])).collect();
-        let options = BatchOptions { prefix_cache: false, ..BatchOptions::default() };
-        let together = run(&mut engine.batch(options.clone()).expect("a batch"), &requests);
-        let mut batch = engine.batch(options).expect("a batch");
-        for (i, (request, together)) in requests.iter().zip(&together).enumerate() {
-            let alone = run(&mut batch, std::slice::from_ref(request)).remove(0);
-            assert_eq!(alone.len(), 12);
-            assert_eq!(alone, *together, "{name}, sequence {i}");
-        }
-        assert_ne!(together[0], together[4], "the prompts differ");
+        assert_same_alone(&engine, name, |i| tokens(i as u32 % 5, 12 + i));
     }
+}
+
+/// The same on a GPU, or what stands in for one: as all steps have up to 8 rows, layers have the same sums.
+#[test]
+fn sequences_with_different_adapters_share_steps_on_wgpu() {
+    for backend in wgpus().into_iter().take(1) {
+        let Some(adapters) = scaled(&["llama-a", "llama-b", "llama-c"].map(|name| (name, 1.0))) else {
+            return;
+        };
+        let name = "llama/tiny-f16.gguf";
+        assert_same_alone(&batch_engine_on(backend, name, adapters), name, |i| vec![20 + i as u32]);
+    }
+}
+
+/// Runs 8 sequences with 4 choices of three adapters together and alone.
+fn assert_same_alone(engine: &Engine, name: &str, prompt: impl Fn(usize) -> Vec<u32>) {
+    let choices: [&[(u32, f32)]; 4] = [&[], &[(0, 1.0)], &[(1, 0.5), (0, -0.25)], &[(2, 1.0)]];
+    let requests: Vec<Request> = (0..8).map(|i| request(&prompt(i), choices[i % choices.len()])).collect();
+    let options = BatchOptions { prefix_cache: false, ..BatchOptions::default() };
+    let together = run(&mut engine.batch(options.clone()).expect("a batch"), &requests);
+    let mut batch = engine.batch(options).expect("a batch");
+    for (i, (request, together)) in requests.iter().zip(&together).enumerate() {
+        let alone = run(&mut batch, std::slice::from_ref(request)).remove(0);
+        assert_eq!(alone.len(), 12);
+        assert_eq!(alone, *together, "{name}, sequence {i}");
+    }
+    assert_ne!(together[0], together[4], "the prompts differ");
 }
 
 /// A prompt finds the pages of requests with the same adapters and scales only.
@@ -306,8 +368,7 @@ fn faults_of_adapters_are_named() {
 fn other_backends_refuse_adapters() {
     let Some(adapters) = scaled(&[("llama-a", 1.0)]) else { return };
     let options = EngineOptions { adapters, ..EngineOptions::default() };
-    for name in ["wgpu", "cuda-simt"] {
-        let Some(backend) = backend(name, 1) else { continue };
+    if let Some(backend) = backend("cuda-simt", 1) {
         let gguf = model("llama/tiny-f16.gguf").expect("the adapter's model");
         let err = sterna::engine::plan(&gguf, &options, &*backend).expect_err("no adapters").to_string();
         assert!(err.contains("LoRA adapters"), "{err}");

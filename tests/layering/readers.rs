@@ -26,13 +26,7 @@ const STRUCTS: &[(&str, &[(&str, &str)])] = &[
     ("Logits", &[]),
     ("Sample", &[]),
     ("Linear", &[]),
-    (
-        "Lora",
-        &[
-            ("src/backend/cuda/", "the plan rejects adapters"),
-            ("src/backend/wgpu/", "the plan rejects adapters"),
-        ],
-    ),
+    ("Lora", &[("src/backend/cuda/", "the plan rejects adapters")]),
     ("Norm", &[("src/program/cost.rs", "norms are not counted")]),
     ("KvDecl", &[]),
     (

@@ -2,6 +2,7 @@
 //!
 //! It must never know one of them, nor a stage's kernels. Start at [`sampling`], then [`step`].
 
+pub mod adapters;
 pub mod pages;
 pub mod picks;
 pub mod plan;

@@ -7,7 +7,10 @@ pub const MAX_ROWS: usize = 65_535;
 
 /// The entry for a stage with LoRA adapters.
 pub const NO_ADAPTERS: &str =
-    "LoRA adapters: they run on the CPU (backend cpu), or merged into the model's file by `sterna convert`";
+    "LoRA adapters: they run on the CPU and wgpu, or merged into the model's file by `sterna convert`";
+
+/// The entry for a stage of latent attention with LoRA adapters.
+pub const ADAPTERS_OF_LATENT: &str = "LoRA adapters of latent attention: they run on the CPU";
 
 /// Kernels that a backend lacks for a program, without duplicates.
 #[derive(Default)]

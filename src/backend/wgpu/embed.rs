@@ -5,7 +5,7 @@ use ggml_types::types;
 
 use super::shader::Kernel;
 use super::weight::WeightFormat;
-use super::{Cx, Device, Dispatch, Grid, hadamard, upload};
+use super::{Cx, Device, Dispatch, Grid, adapters, hadamard, upload};
 use sterna_program::{Embed, Program, RowsOf};
 
 pub fn missing(cx: &Device<'_>, p: &Program, s: &Embed) -> Vec<String> {
@@ -32,8 +32,8 @@ fn stride(cols: usize) -> usize {
     cols.next_multiple_of(8)
 }
 
-pub fn dispatches<'a>(cx: &Cx<'a>, s: &Embed) -> Vec<Dispatch<'a>> {
-    let Embed { table, stride: per_token, first, basis, scale, positions, types, lora: _, x } = *s;
+pub fn dispatches<'a>(cx: &Cx<'a>, s: &'a Embed) -> Vec<Dispatch<'a>> {
+    let Embed { table, stride: per_token, first, basis, scale, positions, types, ref lora, x } = *s;
     let table = &cx.weights[table.0 as usize];
     let x_buf = &cx.memory.bufs[x.0 as usize];
     let kernel = Kernel::Embed(WeightFormat::of(table.ty).expect("it was uploaded").kernels.name());
@@ -66,5 +66,7 @@ pub fn dispatches<'a>(cx: &Cx<'a>, s: &Embed) -> Vec<Dispatch<'a>> {
             grid: Grid::Rows { x: types.cols as u32, rows: RowsOf::Step },
         }
     });
-    table.parts.iter().map(dispatch).chain(back).chain(types).collect()
+    let out = adapters::Out { buffer: x_buf, cols: cx.p.buf_decl(x).cols, at: 0 };
+    let of_adapters = if cx.adapted { adapters::of_tokens(cx, lora, out) } else { Vec::new() };
+    table.parts.iter().map(dispatch).chain(back).chain(types).chain(of_adapters).collect()
 }

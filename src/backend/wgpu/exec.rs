@@ -1,5 +1,6 @@
 //! A compiled program: its dispatches with pipelines and bind groups, built once, and the run of a step.
 
+use std::cell::RefCell;
 use std::ops::Range;
 
 use wgpu::{BindGroup, Buffer, BufferUsages, ComputePass, ComputePipeline};
@@ -12,6 +13,7 @@ use super::step::filled;
 use super::upload::{self, DeviceWeight};
 use super::weight::WeightFormat;
 use super::{Cx, Device, Dispatch, Grid, NAME, attend, dispatches, kv, missing, states as slots};
+use crate::device::adapters::Tiles;
 use crate::device::pages;
 use crate::device::plan::Missing;
 use crate::device::sampling::{Sampler, device_rows};
@@ -28,6 +30,8 @@ pub struct Compiled {
     image: Image,
     /// Dispatches of each stage, in order.
     stages: Vec<Vec<Ready>>,
+    /// The same of stages with adapters, for steps whose rows use some.
+    adapted: Vec<Option<Vec<Ready>>>,
     /// Row tiles of attention, if the program supports them.
     tiling: Option<Tiling>,
     /// Times of stages, if profiling is on.
@@ -56,10 +60,12 @@ struct Counts {
     tiles: Option<usize>,
     /// Pages of the longest sequence.
     pages: usize,
+    /// Tiles of rows that use adapters.
+    adapted: Tiles,
 }
 
 impl Counts {
-    fn of(step: &Step<'_>, n_vocab: usize, tiling: Option<Tiling>) -> Self {
+    fn of(step: &Step<'_>, n_vocab: usize, tiling: Option<Tiling>, adapted: Tiles) -> Self {
         let pages = step.rows.iter().map(|row| row.pos as usize / PAGE + 1).max().unwrap_or(0);
         Self {
             rows: step.rows.len(),
@@ -69,6 +75,7 @@ impl Counts {
             runs: step.runs().count(),
             tiles: tiling.map(|tiling| tiles(step.rows, tiling).count()),
             pages,
+            adapted,
         }
     }
 
@@ -118,16 +125,25 @@ impl Compiled {
         let memory = Memory::new(&mut { gpu }, p)?;
         memory.fill(gpu, p, weights)?;
         let constants = constant_places(p);
-        let cx = Cx { p, weights, memory: &memory, constants: &constants };
-        let wanted: Vec<Vec<Dispatch<'_>>> =
-            p.stages.iter().map(|(_, stage)| dispatches(&cx, stage)).collect();
-        let stages = make_ready(gpu, &wanted)?;
+        let tables = RefCell::new(Vec::new());
+        let cx = Cx { p, weights, memory: &memory, constants: &constants, adapted: false, tables: &tables };
+        let with_adapters = Cx { adapted: true, ..cx };
+        let all = p.stages.iter().map(|(_, stage)| dispatches(&cx, stage));
+        let adapted = p.stages.iter().filter(|(_, stage)| stage.has_adapters());
+        let adapted = adapted.map(|(_, stage)| dispatches(&with_adapters, stage));
+        let wanted: Vec<Vec<Dispatch<'_>>> = all.chain(adapted).collect();
+        let mut stages = make_ready(gpu, &wanted)?;
+        let mut adapted = stages.split_off(p.stages.len()).into_iter();
+        let adapted = p.stages.iter().map(|(_, stage)| stage.has_adapters().then(|| adapted.next())?);
+        let adapted = adapted.collect();
+        gpu.upload(&memory.adapters.tables, 0, bytemuck::cast_slice(&tables.into_inner()))?;
         gpu.keep_pipelines();
         Ok(Self {
             program: p.clone(),
             image: memory.step.image(),
             memory,
             stages,
+            adapted,
             tiling: attend::tiling(p),
             profile: Profile::new(gpu, p.stages.len())?,
             sampler: Sampler::new(p),
@@ -166,20 +182,24 @@ impl Compiled {
         self.memory.picks.assert_there(step);
         let tiling = self.tiling.filter(|tiling| attend::is_tiled(step.rows, *tiling));
         let n_vocab = self.sampler.n_vocab();
-        self.memory.step.write(gpu, &mut self.image, step, n_vocab, tiling)?;
-        let counts = Counts::of(step, n_vocab, tiling);
+        let adapted = self.memory.step.write(gpu, &mut self.image, step, n_vocab, tiling)?;
+        let counts = Counts::of(step, n_vocab, tiling, adapted);
+        let ready = |i: usize| match &self.adapted[i] {
+            Some(ready) if adapted.are_any() => ready,
+            _ => &self.stages[i],
+        };
         let mut encoder = gpu.encoder();
         if let Some(profile) = &self.profile {
             for i in range.clone() {
                 let timestamp_writes = Some(profile.around(i));
                 let mut pass = encoder
                     .begin_compute_pass(&wgpu::ComputePassDescriptor { label: None, timestamp_writes });
-                self.stages[i].iter().for_each(|ready| ready.encode(&mut pass, &counts));
+                ready(i).iter().for_each(|ready| ready.encode(&mut pass, &counts));
             }
             profile.resolve(&mut encoder, range.clone());
         } else {
             let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
-            let all = self.stages[range.clone()].iter().flatten();
+            let all = range.clone().flat_map(ready);
             all.for_each(|ready| ready.encode(&mut pass, &counts));
         }
         let picks = self.program.samples_in(range.clone());
@@ -282,6 +302,8 @@ impl Ready {
             }
             Grid::Tiles { x } => (counts.tiles.unwrap_or(0), x, 1),
             Grid::Experts { of_weight, experts, .. } => (counts.rows, of_weight, experts),
+            Grid::Adapted { x, rows } => (counts.adapted.of(rows), x, 1),
+            Grid::Slots { x, each } => (counts.rows, x, each),
             Grid::Once => (counts.rows.min(1), 1, 1),
             Grid::Filled { x } => (counts.filled, x, 1),
             Grid::Runs { x } => (counts.runs, x, 1),

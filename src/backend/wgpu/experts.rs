@@ -4,6 +4,7 @@
 
 use wgpu::Buffer;
 
+use super::adapters::{self, Finish, Out, Rows};
 use super::linear::{self, ABSENT, Input, Layer};
 use super::shader::{Kernel, MAX_EXPERTS, ROWS};
 use super::upload::{self, DeviceWeight};
@@ -15,7 +16,7 @@ use sterna_program::{
 };
 
 /// The layers of a mixture's experts: those of the gate, if they have one, of up and of down.
-fn layers(s: &Experts) -> Vec<Vec<&Linear>> {
+pub fn layers(s: &Experts) -> Vec<Vec<&Linear>> {
     let of = |layer: fn(&Expert) -> Option<&Linear>| s.experts.iter().filter_map(layer).collect::<Vec<_>>();
     let gates = of(|expert| expert.gate.as_ref());
     let others = [of(|expert| Some(&expert.up)), of(|expert| Some(&expert.down))];
@@ -164,26 +165,59 @@ pub fn dispatches<'a>(cx: &Cx<'a>, s: &'a Experts) -> Vec<Dispatch<'a>> {
     if router_norm.is_some() || !linear::is_same_input(cx, router, first) {
         all.push(linear::input_dispatch(cx, input, first));
     }
-    let hidden = |layers, what| {
-        let (stage, out_cols) = ("ffn_in", ffn_dim);
-        products(cx, &Products { stage, layers, out: fresh, out_cols, what, gathers: true }, s)
-    };
-    let of_up = if gates.is_some() { ffn_in::times(act) } else { ffn_in::activation(act) };
-    all.extend(gates.into_iter().flat_map(|gates| hidden(gates, ffn_in::activation(act))));
-    all.extend(hidden(ups, of_up));
+    let has_pairs = |layers: &[&Linear]| cx.adapted && layers.iter().any(|linear| !linear.lora.is_empty());
+    let slots = slots(cx.p, s);
+    let on_slots = |gathers| Rows::Slots { n_used: s.n_used, n_experts: experts.len(), slots, gathers };
+    if has_pairs(&ups) || gates.as_ref().is_some_and(|gates| has_pairs(gates)) {
+        // The products are stored unchanged, so that adapters can be added before the activation function.
+        let of_up = if gates.is_some() { &memory.adapters.up } else { fresh };
+        let finish = match gates {
+            Some(_) => Finish::Gate { act: ffn_in::activation(act), up: of_up, times: ffn_in::times(act) },
+            None => Finish::Act(ffn_in::activation(act)),
+        };
+        let (x, inputs) = adapters::input(cx, input, first);
+        all.extend(inputs);
+        for (layers, out) in gates.map(|gates| (gates, fresh)).into_iter().chain([(ups, of_up)]) {
+            let added = Out { buffer: out, cols: ffn_dim, at: 0 };
+            let of_adapters = adapters::dispatches(cx, &layers, x, on_slots(true), added);
+            let stored = Products { stage: "logits", layers, out, out_cols: ffn_dim, what: 0, gathers: true };
+            all.extend(products(cx, &stored, s));
+            all.extend(of_adapters);
+        }
+        all.push(adapters::activate(cx, fresh, (s.n_used * ffn_dim, RowsOf::Step), finish));
+    } else {
+        let hidden = |layers, what| {
+            let (stage, out_cols) = ("ffn_in", ffn_dim);
+            products(cx, &Products { stage, layers, out: fresh, out_cols, what, gathers: true }, s)
+        };
+        let of_up = if gates.is_some() { ffn_in::times(act) } else { ffn_in::activation(act) };
+        all.extend(gates.into_iter().flat_map(|gates| hidden(gates, ffn_in::activation(act))));
+        all.extend(hidden(ups, of_up));
+    }
 
-    let mut params = linear::norm(cx, None).to_vec();
+    let input_of_down = |int8: bool, to| {
+        let mut params = linear::norm(cx, None).to_vec();
+        params.extend([ffn_dim as u32, linear::act_words(cx.p, down) as u32, u32::from(int8), 0]);
+        Dispatch {
+            kernels: vec![(usize::MAX, Kernel::Input { ints: false })],
+            params,
+            buffers: vec![&memory.step.buffer, &memory.constants, fresh, to, &memory.quants],
+            grid: a_row(n_used),
+        }
+    };
     let is_int8 = down.act == ActQuant::I8PerToken;
-    params.extend([ffn_dim as u32, linear::act_words(cx.p, down) as u32, u32::from(is_int8), 0]);
-    all.push(Dispatch {
-        kernels: vec![(usize::MAX, Kernel::Input { ints: false })],
-        params,
-        buffers: vec![&memory.step.buffer, &memory.constants, fresh, &memory.acts, &memory.quants],
-        grid: a_row(n_used),
-    });
+    all.push(input_of_down(is_int8, &memory.acts));
+    let mut of_adapters = Vec::new();
+    if has_pairs(&downs) {
+        let x = if is_int8 { &memory.adapters.inputs } else { &memory.acts };
+        all.extend(is_int8.then(|| input_of_down(false, x)));
+        let added = Out { buffer: fresh, cols: dim, at: 0 };
+        of_adapters = adapters::dispatches(cx, &downs, x, on_slots(false), added);
+    }
     let of_down =
         Products { stage: "logits", layers: downs, out: fresh, out_cols: dim, what: 0, gathers: false };
     all.extend(products(cx, &of_down, s));
+    all.extend(of_adapters);
     let to = &memory.bufs[out.unwrap_or(x).0 as usize];
     let mix = on_routes(Kernel::Mix, vec![&memory.step.buffer, fresh, routes, to], a_row(dim as u32));
     all.push(Dispatch { params: [mix.params, vec![u32::from(out.is_none()), 0, 0, 0]].concat(), ..mix });

@@ -1,6 +1,7 @@
 //! Norm and the first half of the feed-forward network: the gate dispatch writes its activation, and the
 //! dispatch of `up` multiplies it.
 
+use super::adapters::{self, Finish};
 use super::linear::{self, Input, Layer};
 use super::{Cx, Dispatch, gate};
 use sterna_program::{Act, FfnIn, Program, RowsOf};
@@ -39,11 +40,28 @@ pub fn dispatches<'a>(cx: &Cx<'a>, s: &'a FfnIn) -> Vec<Dispatch<'a>> {
     let input = Input { x, norm: norm.as_ref(), rows: RowsOf::Step };
     let (out, out_cols) = (&cx.memory.bufs[h.0 as usize], cx.p.buf_decl(h).cols);
     let layer = |linear, what| Layer { linear, out, out_cols, out_at: 0, what };
-    let layers = match gate {
-        Some(gate) => vec![layer(gate, activation(act)), layer(up, times(act))],
-        None => vec![layer(up, activation(act))],
+    let adapted = cx.adapted && gate.iter().chain([up]).any(|linear| !linear.lora.is_empty());
+    let mut all = if adapted {
+        // The products are stored unchanged, so that adapters can be added before the activation function.
+        let of_up = &cx.memory.adapters.up;
+        let layers = match gate {
+            Some(gate) => vec![layer(gate, 0), Layer { out: of_up, ..layer(up, 0) }],
+            None => vec![layer(up, 0)],
+        };
+        let finish = match gate {
+            Some(_) => Finish::Gate { act: activation(act), up: of_up, times: times(act) },
+            None => Finish::Act(activation(act)),
+        };
+        let mut all = linear::dispatches(cx, "logits", input, layers);
+        all.push(adapters::activate(cx, out, (out_cols, RowsOf::Step), finish));
+        all
+    } else {
+        let layers = match gate {
+            Some(gate) => vec![layer(gate, activation(act)), layer(up, times(act))],
+            None => vec![layer(up, activation(act))],
+        };
+        linear::dispatches(cx, "ffn_in", input, layers)
     };
-    let mut all = linear::dispatches(cx, "ffn_in", input, layers);
     if let Some(linear) = share {
         let fresh = &cx.memory.fresh;
         let share = Layer { linear, out: fresh, out_cols: 1, out_at: 0, what: 0 };

@@ -6,7 +6,7 @@ use wgpu::Buffer;
 pub use super::input::{ABSENT, Input, norm};
 use super::shader::{Kernel, ROWS};
 use super::weight::WeightFormat;
-use super::{Cx, Dispatch, Grid, hadamard, upload};
+use super::{Cx, Dispatch, Grid, adapters, hadamard, upload};
 use sterna_program::{ActQuant, Linear, Program, RowsOf};
 
 pub fn missing(cx: &super::Device<'_>, p: &Program, stage: &str, linears: &[&Linear]) -> Vec<String> {
@@ -65,7 +65,7 @@ pub fn dispatches<'a>(
     layers: Vec<Layer<'a>>,
 ) -> Vec<Dispatch<'a>> {
     let mut all = Vec::new();
-    let (mut there, mut prepared) = (None, None);
+    let (mut there, mut prepared, mut floats) = (None, None, None);
     for layer in layers {
         let linear = layer.linear;
         if linear.prepares_input(input.norm.is_some()) && prepared != Some(linear.basis) {
@@ -79,6 +79,17 @@ pub fn dispatches<'a>(
             there = Some(wanted);
         }
         all.extend(products(cx, stage, input.rows, &layer));
+        if cx.adapted && !linear.lora.is_empty() {
+            let (x, dispatch) = adapters::input(cx, input, linear);
+            let wanted = Some(linear.norm.as_ref().map(|norm| norm.weight));
+            if dispatch.is_some() && floats != wanted {
+                all.extend(dispatch);
+                floats = wanted;
+            }
+            let out = adapters::Out { buffer: layer.out, cols: layer.out_cols, at: layer.out_at };
+            let rows = adapters::Rows::Tiles(input.rows);
+            all.extend(adapters::dispatches(cx, &[linear], x, rows, out));
+        }
     }
     all
 }
@@ -95,6 +106,24 @@ pub fn is_same_input(cx: &Cx<'_>, a: &Linear, b: &Linear) -> bool {
 
 /// The dispatch that normalises and quantises the input of a layer, or quantises the prepared input.
 pub fn input_dispatch<'a>(cx: &Cx<'a>, input: Input<'a>, linear: &'a Linear) -> Dispatch<'a> {
+    let int8 = linear.act == ActQuant::I8PerToken;
+    let to = &cx.memory.acts;
+    input_to(cx, input, linear, (ints(cx, linear), act_words(cx.p, linear), int8), to)
+}
+
+/// The dispatch that only normalises the input of a layer, as floats in whole chunks.
+pub fn float_input<'a>(cx: &Cx<'a>, input: Input<'a>, linear: &'a Linear, to: &'a Buffer) -> Dispatch<'a> {
+    let stride = cx.p.weight_decl(linear.w).cols.next_multiple_of(8);
+    input_to(cx, input, linear, (false, stride, false), to)
+}
+
+fn input_to<'a>(
+    cx: &Cx<'a>,
+    input: Input<'a>,
+    linear: &'a Linear,
+    (ints, stride, int8): (bool, usize, bool),
+    to: &'a Buffer,
+) -> Dispatch<'a> {
     let memory = cx.memory;
     let (x, in_norm) = match (linear.prepares_input(input.norm.is_some()), linear.basis) {
         (true, Some(_)) => (&memory.prepared, None),
@@ -104,14 +133,14 @@ pub fn input_dispatch<'a>(cx: &Cx<'a>, input: Input<'a>, linear: &'a Linear) -> 
     let mut params = norm(cx, in_norm).to_vec();
     params.extend([
         cx.p.buf_decl(input.x).cols as u32,
-        act_words(cx.p, linear) as u32,
-        u32::from(linear.act == ActQuant::I8PerToken),
+        stride as u32,
+        u32::from(int8),
         u32::from(input.rows == RowsOf::Outputs),
     ]);
     Dispatch {
-        kernels: vec![(usize::MAX, Kernel::Input { ints: ints(cx, linear) })],
+        kernels: vec![(usize::MAX, Kernel::Input { ints })],
         params,
-        buffers: vec![&memory.step.buffer, &memory.constants, x, &memory.acts, &memory.quants],
+        buffers: vec![&memory.step.buffer, &memory.constants, x, to, &memory.quants],
         grid: Grid::Rows { x: 1, rows: input.rows },
     }
 }
@@ -123,7 +152,7 @@ fn products<'a>(
     layer: &Layer<'a>,
 ) -> impl Iterator<Item = Dispatch<'a>> {
     let (linear, memory) = (layer.linear, cx.memory);
-    // `input_dispatch` handles the other fields; the plan rejects adapters and bounds.
+    // `input_dispatch` and `adapters` handle the other fields; the plan rejects bounds.
     let Linear { w, norm: _, bias, act: _, scale, basis: _, lora: _, clamp: _ } = *linear;
     let weight = &cx.weights[w.0 as usize];
     let (ty, ints) = (WeightFormat::of(weight.ty).expect("it was uploaded").kernels.name(), ints(cx, linear));

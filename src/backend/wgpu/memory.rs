@@ -1,6 +1,6 @@
 //! Memory of a compiled program, all of it allocated before the first step, or counted for the plan.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use ggml_types::types;
 use wgpu::Buffer;
@@ -10,7 +10,7 @@ use super::device::Gpu;
 use super::picks::{HOST_SIDE, Picks};
 use super::step::StepMemory;
 use super::upload::DeviceWeight;
-use super::{attend, attn_in, experts, ffn_in, hadamard, kv, linear, proj_add, sample, states};
+use super::{adapters, attend, attn_in, experts, ffn_in, hadamard, kv, linear, proj_add, sample, states};
 use crate::device::tables;
 use crate::{BackendError, MemoryKind, memory};
 use sterna_program::{BufDecl, Kv, PAGE, Program, Rope, Stage, Weight};
@@ -47,6 +47,8 @@ pub struct Memory<B = Buffer> {
     pub routes: B,
     /// Biases and factors of the experts of a layer, by the weight of its first expert.
     pub expert_tables: HashMap<Weight, B>,
+    /// Memory of LoRA adapters.
+    pub adapters: AdapterMemory<B>,
     /// Partial results of attention's splits.
     pub partial: B,
     /// Queries of attention, projected for keys with signs.
@@ -58,6 +60,30 @@ pub struct Memory<B = Buffer> {
     pub tokens: B,
     /// Buffer to read the sampled tokens back.
     pub staging: B,
+}
+
+/// Buffers of LoRA adapters, which all stages share.
+pub struct AdapterMemory<B = Buffer> {
+    /// Tables of all dispatches: the matrices of each adapter, and of each expert.
+    pub tables: B,
+    /// Products with first matrices, `[rows or slots, adapters, rank]`.
+    pub first: B,
+    /// Inputs of layers before they are quantised.
+    pub inputs: B,
+    /// Products of `up`.
+    pub up: B,
+}
+
+impl<B> AdapterMemory<B> {
+    fn new(on: &mut impl Allocator<Buffer = B>, p: &Program) -> Result<Self, BackendError> {
+        let adapters::Sizes { tables, first, inputs, up } = adapters::Sizes::of(p);
+        Ok(Self {
+            tables: on.scratch("tables of adapters", tables)?,
+            first: on.scratch("products of adapters", first)?,
+            inputs: on.scratch("inputs of adapters", inputs)?,
+            up: on.scratch("products of adapters", up)?,
+        })
+    }
 }
 
 /// Bytes of the buffers that all stages share: the maximum over the stages.
@@ -114,9 +140,11 @@ impl Shared {
     }
 }
 
-/// Index and length of each vector of f32 weights.
+/// Index and length of each vector of f32 weights, apart from the matrices of adapters of rank 1.
 fn constants(p: &Program) -> impl Iterator<Item = (usize, usize)> {
-    let vectors = p.weights.iter().enumerate();
+    let pairs = p.stages.iter().flat_map(|(_, stage)| stage.pairs());
+    let of_adapters: HashSet<usize> = pairs.flat_map(|pair| [pair.a, pair.b].map(|w| w.0 as usize)).collect();
+    let vectors = p.weights.iter().enumerate().filter(move |(i, _)| !of_adapters.contains(i));
     vectors.filter(|(_, w)| w.rows == 1 && w.ty.is(&types::F32)).map(|(i, w)| (i, w.cols))
 }
 
@@ -169,6 +197,7 @@ impl<B> Memory<B> {
             quants: on.scratch("scales of inputs", quants)?,
             fresh: on.scratch("new keys, values and products", fresh)?,
             routes: on.scratch("routing of experts", routes)?,
+            adapters: AdapterMemory::new(on, p)?,
             partial: on.scratch("splits of attention", partial)?,
             projected: on.scratch("projected queries", projected)?,
             best: on.scratch("candidates", 8 * (sample::blocks(p.picked_from()) * outputs) as u64)?,

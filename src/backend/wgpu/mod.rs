@@ -7,6 +7,7 @@
 //! for the plan. Nothing here knows a model, a file or another backend. Start at [`Wgpu`], then
 //! `proj_add.rs`.
 
+mod adapters;
 mod alloc;
 mod attend;
 mod attn_in;
@@ -40,6 +41,7 @@ mod upload;
 mod wait;
 mod weight;
 
+use std::cell::RefCell;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -50,7 +52,6 @@ use super::{
     Auto, Backend, BackendError, DeviceMemory, Entry, Exec, Int8, KvPage, OptionId, Plan, StageTime,
     WeightId, WeightRows,
 };
-use crate::device::plan::NO_ADAPTERS;
 use device::{Gpu, Options};
 use exec::Compiled;
 use memory::Memory;
@@ -144,7 +145,9 @@ impl Backend for Wgpu {
 
     fn compile(&mut self, p: &Program, weights: &[WeightId]) -> Result<Exec, BackendError> {
         exec::plan(&self.gpu, p)?;
-        experts::join(&self.gpu, p, &mut self.weights, |w| weights[w.0 as usize].0 as usize)?;
+        let id_of = |w: Weight| weights[w.0 as usize].0 as usize;
+        experts::join(&self.gpu, p, &mut self.weights, id_of)?;
+        adapters::join(&self.gpu, p, &mut self.weights, id_of)?;
         let weights: Vec<_> = weights.iter().map(|id| self.weights[id.0 as usize].clone()).collect();
         self.execs.push(Compiled::new(&self.gpu, p, &weights)?);
         Ok(Exec(self.execs.len() as u32 - 1))
@@ -204,9 +207,12 @@ impl Backend for Wgpu {
 
 /// Missing kernels of a stage, as text.
 fn missing(device: &Device<'_>, p: &Program, stage: &Stage) -> Vec<String> {
-    if stage.has_adapters() {
-        return vec![NO_ADAPTERS.to_owned()];
-    }
+    let mut missing = adapters::missing(device, p, stage);
+    missing.extend(missing_of_stage(device, p, stage));
+    missing
+}
+
+fn missing_of_stage(device: &Device<'_>, p: &Program, stage: &Stage) -> Vec<String> {
     match stage {
         Stage::Embed(s) => embed::missing(device, p, s),
         Stage::AttnIn(s) => attn_in::missing(device, p, s),
@@ -261,6 +267,10 @@ struct Cx<'a> {
     memory: &'a Memory,
     /// Index of each weight vector in the constants.
     constants: &'a [Option<u32>],
+    /// True for the dispatches of steps whose rows use adapters.
+    adapted: bool,
+    /// Tables of the adapters' dispatches so far.
+    tables: &'a RefCell<Vec<u32>>,
 }
 
 impl Cx<'_> {
@@ -302,6 +312,10 @@ enum Grid {
     /// One per tile of the kernel's size, over rows of a weight and of the step, for each of `experts`
     /// experts. A row is routed to `chosen[0]` of `chosen[1]` experts.
     Experts { of_weight: u32, experts: u32, chosen: [usize; 2] },
+    /// One per tile of rows that use adapters, times `x`.
+    Adapted { x: u32, rows: RowsOf },
+    /// One per row of the step and each of its experts, times `x`.
+    Slots { x: u32, each: u32 },
     /// A single workgroup.
     Once,
     /// One per row of logits that is sampled.

@@ -6,13 +6,14 @@ use wgpu::Buffer;
 use super::alloc::Allocator;
 use super::device::Gpu;
 use super::sample;
+use crate::device::adapters::{AdaptersAt, Tiles};
 use crate::device::step::{Image, PagesAt};
 use crate::device::tiles::Tiling;
 use crate::{BackendError, device};
 use sterna_program::{PAGE, Program, Row, Sampling, Stage, Step};
 
 /// Words before the tables: counts, offsets, and a 0 among them.
-const HEADER: usize = 14;
+const HEADER: usize = 17;
 
 /// Words per row of the step.
 const ROW: usize = 3;
@@ -43,6 +44,7 @@ struct Sections {
     runs: usize,
     /// Rows of encoders; empty for other programs.
     encoder_rows: usize,
+    adapters: AdaptersAt,
     pages: PagesAt,
 }
 
@@ -58,8 +60,9 @@ impl Sections {
         let n_runs = if limits.states > 0 { limits.seqs } else { 0 };
         let encoder_rows = runs + n_runs * RUN;
         let n_encoder_rows = if is_encoder(p) { limits.rows } else { 0 };
-        let pages = PagesAt::new(encoder_rows + n_encoder_rows * ENCODER_ROW, limits);
-        Self { sampling, rows, outputs, filled, tiles, runs, encoder_rows, pages }
+        let adapters = AdaptersAt::new(encoder_rows + n_encoder_rows * ENCODER_ROW, p);
+        let pages = PagesAt::new(adapters.end(), limits);
+        Self { sampling, rows, outputs, filled, tiles, runs, encoder_rows, adapters, pages }
     }
 }
 
@@ -78,7 +81,7 @@ impl StepMemory {
     }
 
     /// Writes a step that fits the program. Its rows of logits have `n_vocab` elements each. Row tiles are
-    /// written if attention uses them.
+    /// written if attention uses them. Returns the tiles of rows that use adapters.
     pub fn write(
         &self,
         gpu: &Gpu,
@@ -86,15 +89,25 @@ impl StepMemory {
         step: &Step<'_>,
         n_vocab: usize,
         tiling: Option<Tiling>,
-    ) -> Result<(), BackendError> {
-        let Sections { sampling, rows, outputs, filled: filled_at, tiles, runs, encoder_rows, pages } =
-            self.sections;
+    ) -> Result<Tiles, BackendError> {
+        let Sections {
+            sampling,
+            rows,
+            outputs,
+            filled: filled_at,
+            tiles,
+            runs,
+            encoder_rows,
+            adapters,
+            pages,
+        } = self.sections;
         let (n_outputs, sampled) = (step.n_outputs(), device::sampling::device_rows(step, n_vocab));
         // Without windowed caches, no kernel reads the offset of the exact pages.
         let exact = pages.exact.unwrap_or(pages.end());
         let counts = [step.rows.len(), n_outputs, sampled, pages.stride()];
         let tables = [sampling, rows, outputs, pages.pages, 0, exact, filled_at, tiles, runs, encoder_rows];
-        for (i, word) in counts.into_iter().chain(tables).enumerate() {
+        let of_adapters = [adapters.seqs, adapters.tiles[0], adapters.tiles[1]];
+        for (i, word) in counts.into_iter().chain(tables).chain(of_adapters).enumerate() {
             image.put(i, &(word as u32));
         }
         let on_device = |how: &&Sampling| device::sampling::on_device(how, n_vocab);
@@ -131,7 +144,7 @@ impl StepMemory {
             image.put(runs + n_runs * RUN, &[run.start as u32, run.len() as u32, from, slots.to]);
             n_runs += 1;
         }
-        let n_encoder_rows = step.rows.len().min((pages.pages - encoder_rows) / ENCODER_ROW);
+        let n_encoder_rows = step.rows.len().min((adapters.counts - encoder_rows) / ENCODER_ROW);
         for (i, (row, end)) in step.rows.iter().zip(step.ends()).take(n_encoder_rows).enumerate() {
             let token_type = step.pages.token_type(row.seq, row.pos);
             image.put(encoder_rows + i * ENCODER_ROW, &[end, token_type]);
@@ -147,7 +160,9 @@ impl StepMemory {
         image.bring(outputs..outputs + n_outputs, &mut write)?;
         image.bring(runs..runs + n_runs * RUN, &mut write)?;
         image.bring(encoder_rows..encoder_rows + n_encoder_rows * ENCODER_ROW, &mut write)?;
-        image.bring_pages(step.pages, pages, write)
+        let of_adapters = adapters.bring(image, step, &mut write)?;
+        image.bring_pages(step.pages, pages, write)?;
+        Ok(of_adapters)
     }
 }
 

@@ -38,7 +38,7 @@ pub struct UploadedRows {
     pub at: u64,
     /// Number of bytes, a multiple of 16.
     pub bytes: u64,
-    /// True if the buffer holds the weights of several experts.
+    /// True if the buffer may hold the weights of several experts or adapters.
     is_joined: bool,
 }
 
@@ -46,9 +46,9 @@ impl UploadedRows {
     /// The buffer of a part that shares it with no other part.
     ///
     /// # Panics
-    /// Panics for a part of an expert: no other layer uses these weights.
+    /// Panics for a part of an expert or adapter: no other layer uses these weights.
     pub fn alone(&self) -> &Buffer {
-        assert!(!self.is_joined, "the weights of an expert are used by no other layer");
+        assert!(!self.is_joined, "the weights of an expert or adapter are used by no other layer");
         &self.buffer
     }
 
@@ -184,26 +184,35 @@ impl DeviceWeight {
     }
 }
 
-/// Copies weights of one type and shape next to each other, into as few buffers as possible, so that one
-/// dispatch can process many of them. Does nothing if they are joined already.
+/// Copies weights of one type and as many parts next to each other, into as few buffers as possible, so that
+/// one dispatch can process many of them. Does nothing if they are joined already.
 pub fn join(gpu: &Gpu, all: &mut [DeviceWeight], ids: &[usize]) -> Result<(), BackendError> {
     if ids.iter().all(|id| all[*id].parts.iter().all(|part| part.is_joined)) {
         return Ok(());
     }
     let mut joined: Vec<Vec<UploadedRows>> = ids.iter().map(|_| Vec::new()).collect();
     for i in 0..all[ids[0]].parts.len() {
-        let bytes = all[ids[0]].parts[i].bytes;
-        let together = (gpu.max_part_bytes / bytes).max(1) as usize;
-        for (ids, joined) in ids.chunks(together).zip(joined.chunks_mut(together)) {
-            let buffer = gpu.buffer(bytes * ids.len() as u64, STORAGE)?;
+        let mut next = 0;
+        while next < ids.len() {
+            let ends = ids[next..].iter().scan(0, |end, id| {
+                *end += all[*id].parts[i].bytes;
+                Some(*end)
+            });
+            let ends: Vec<u64> = ends.take_while(|end| *end <= gpu.max_part_bytes).collect();
+            let together = ends.len().max(1);
+            let buffer =
+                gpu.buffer(ends.last().copied().unwrap_or(all[ids[next]].parts[i].bytes), STORAGE)?;
             let mut encoder = gpu.encoder();
-            for ((id, parts), at) in ids.iter().zip(joined).zip((0..).step_by(bytes as usize)) {
+            let mut at = 0;
+            for (id, parts) in ids[next..].iter().zip(&mut joined[next..]).take(together) {
                 let from = &all[*id].parts[i];
-                encoder.copy_buffer_to_buffer(&from.buffer, from.at, &buffer, at, bytes);
-                let (rows, buffer) = (from.rows.clone(), buffer.clone());
+                encoder.copy_buffer_to_buffer(&from.buffer, from.at, &buffer, at, from.bytes);
+                let (rows, buffer, bytes) = (from.rows.clone(), buffer.clone(), from.bytes);
                 parts.push(UploadedRows { rows, buffer, at, bytes, is_joined: true });
+                at += from.bytes;
             }
             gpu.submit(encoder)?;
+            next += together;
         }
     }
     for (id, parts) in ids.iter().zip(joined) {

@@ -37,6 +37,7 @@ const TILE: u32 = 32;
 
 /// Kernels and shared code. Weight types and codecs have their own registries.
 const FILES: &[(&str, &str)] = &[
+    ("activate.wgsl", wgsl!("../shaders/activate.wgsl")),
     ("conv.wgsl", wgsl!("../shaders/conv.wgsl")),
     ("delta.wgsl", wgsl!("../shaders/delta.wgsl")),
     ("embed.wgsl", wgsl!("../shaders/embed.wgsl")),
@@ -44,6 +45,7 @@ const FILES: &[(&str, &str)] = &[
     ("gate.wgsl", wgsl!("../shaders/gate.wgsl")),
     ("input.wgsl", wgsl!("../shaders/input.wgsl")),
     ("linear.wgsl", wgsl!("../shaders/linear.wgsl")),
+    ("lora.wgsl", wgsl!("../shaders/lora.wgsl")),
     ("mamba.wgsl", wgsl!("../shaders/mamba.wgsl")),
     ("post_norm.wgsl", wgsl!("../shaders/post_norm.wgsl")),
     ("attn_in.wgsl", wgsl!("../shaders/attn_in.wgsl")),
@@ -56,6 +58,7 @@ const FILES: &[(&str, &str)] = &[
     ("hadamard.wgsl", wgsl!("../shaders/hadamard.wgsl")),
     ("lib/main.wgsl", wgsl!("../shaders/lib/main.wgsl")),
     ("lib/step.wgsl", wgsl!("../shaders/lib/step.wgsl")),
+    ("lib/activation.wgsl", wgsl!("../shaders/lib/activation.wgsl")),
     ("lib/floats.wgsl", wgsl!("../shaders/lib/floats.wgsl")),
     ("lib/norm.wgsl", wgsl!("../shaders/lib/norm.wgsl")),
     ("lib/matrix.wgsl", wgsl!("../shaders/lib/matrix.wgsl")),
@@ -124,6 +127,19 @@ pub enum Kernel {
         /// True if it is a layer of many experts.
         experts: bool,
     },
+    /// Products with the first matrices of LoRA pairs.
+    LoraFirst {
+        /// Weight type.
+        ty: &'static str,
+        /// True for the slots of experts.
+        experts: bool,
+    },
+    /// Likewise, but looks up the rows of tokens.
+    LoraToken { ty: &'static str },
+    /// Products with the second matrices, added to an output.
+    LoraSecond { ty: &'static str, experts: bool },
+    /// Finishes products that adapters have changed: `act`, `gate` or `cap`.
+    Activate(&'static str),
     /// Chooses the experts of each row.
     Route,
     /// Sorts rows by expert.
@@ -176,6 +192,12 @@ impl Kernel {
         all.extend([Self::Route, Self::Group, Self::Mix, Self::Delta, Self::DeltaTail, Self::SplitGate]);
         all.extend([Self::Conv, Self::ConvTail, Self::Mamba, Self::MambaGate]);
         all.extend(["residual", "product", "rows"].map(Self::PostNorm));
+        all.extend(["act", "gate", "cap"].map(Self::Activate));
+        for ty in super::adapters::TYPES.map(|ty| ty.name()) {
+            all.push(Self::LoraToken { ty });
+            all.extend([false, true].map(|experts| Self::LoraFirst { ty, experts }));
+            all.extend([false, true].map(|experts| Self::LoraSecond { ty, experts }));
+        }
         all.extend([By::Sigmoid, By::Share, By::Itself].map(|by| Self::Gate { by }));
         all.extend([true, false].map(|ints| Self::Input { ints }));
         all.extend([true, false].map(|rotates| Self::AttendMerge { rotates }));
@@ -216,6 +238,12 @@ impl Kernel {
                 let ints = if ints { "__ints" } else { "" };
                 format!("{of}{stage}__{ty}{ints}__{rows}")
             }
+            Self::LoraFirst { ty, experts: false } => format!("lora_first__{ty}"),
+            Self::LoraFirst { ty, experts: true } => format!("experts_lora_first__{ty}"),
+            Self::LoraToken { ty } => format!("lora_token__{ty}"),
+            Self::LoraSecond { ty, experts: false } => format!("lora_second__{ty}"),
+            Self::LoraSecond { ty, experts: true } => format!("experts_lora_second__{ty}"),
+            Self::Activate(part) => format!("activate__{part}"),
             Self::Route => "route".to_owned(),
             Self::Group => "group".to_owned(),
             Self::Mix => "mix".to_owned(),
@@ -261,6 +289,12 @@ impl Kernel {
             Self::Input { .. } => &[R, R, R, W, W],
             Self::Linear { experts: true, .. } => &[R, R, R, R, R, W, R, R],
             Self::Linear { .. } => &[R, R, R, R, R, W],
+            Self::LoraFirst { experts: true, .. } | Self::LoraSecond { experts: true, .. } => {
+                &[R, R, R, R, W, R]
+            }
+            Self::LoraFirst { .. } | Self::LoraSecond { .. } | Self::LoraToken { .. } => &[R, R, R, R, W],
+            Self::Activate("gate") => &[R, R, W],
+            Self::Activate(_) => &[R, W],
             Self::Route => &[R, R, W, R],
             Self::Group => &[R, W],
             Self::Mix => &[R, R, R, W],
@@ -294,7 +328,7 @@ impl Kernel {
         match self {
             Self::Linear { rows: TILE, .. } => [TILE; 2],
             Self::Linear { rows, .. } => [THREADS / LANES, rows],
-            Self::Conv | Self::ConvTail => [self.threads(), 1],
+            Self::Conv | Self::ConvTail | Self::LoraSecond { .. } | Self::Activate(_) => [self.threads(), 1],
             Self::Mix | Self::DeltaTail | Self::Gate { .. } | Self::SplitGate | Self::TokenTypes => {
                 [self.threads(), 1]
             }
@@ -306,7 +340,8 @@ impl Kernel {
         match self {
             Self::Input { .. } | Self::PostNorm(_) | Self::Embed(_) | Self::TokenTypes => 256,
             Self::SampleBest | Self::Sample | Self::Route | Self::Group | Self::Mix | Self::Hadamard => 256,
-            Self::Conv | Self::ConvTail => 256,
+            Self::Conv | Self::ConvTail | Self::Activate(_) => 256,
+            Self::LoraFirst { .. } | Self::LoraToken { .. } | Self::LoraSecond { .. } => THREADS,
             Self::DeltaTail | Self::Gate { .. } | Self::SplitGate => 256,
             Self::Delta | Self::Mamba => 128,
             Self::MambaGate => 256,
@@ -326,6 +361,10 @@ impl Kernel {
             Self::Linear { stage, ty, ints, rows, experts: _ } => {
                 ("linear", context! { stage, type => ty, ints, rows, tiled => rows == TILE })
             }
+            Self::LoraFirst { ty, experts: _ } => ("lora", context! { part => "first", type => ty }),
+            Self::LoraToken { ty } => ("lora", context! { part => "token", type => ty }),
+            Self::LoraSecond { ty, experts: _ } => ("lora", context! { part => "second", type => ty }),
+            Self::Activate(part) => ("activate", context! { part }),
             Self::Route => ("experts", context! { part => "route", most_experts => MAX_EXPERTS }),
             Self::Group => ("experts", context! { part => "group" }),
             Self::Mix => ("experts", context! { part => "mix" }),
@@ -358,12 +397,18 @@ impl Kernel {
             Self::Sample => ("sample", context! { best => false }),
         };
         let Caps { subgroups, packed, browser } = caps;
-        let experts = matches!(self, Self::Linear { experts: true, .. });
+        let experts = match self {
+            Self::Linear { experts, .. } => experts,
+            Self::LoraFirst { experts, .. } | Self::LoraSecond { experts, .. } => experts,
+            _ => false,
+        };
+        let adapters =
+            matches!(self, Self::LoraFirst { .. } | Self::LoraToken { .. } | Self::LoraSecond { .. });
         let of_encoder = match self {
             Self::Attend { ahead, .. } | Self::AttendTile { ahead, .. } => ahead,
             _ => self == Self::TokenTypes,
         };
-        let values = context! { subgroups, packed, browser, of_encoder, ..values };
+        let values = context! { subgroups, packed, browser, of_encoder, adapters, ..values };
         let all = context! { threads => self.threads(), lanes => LANES, experts, ..values };
         let text = TEMPLATES.get_template(&format!("{file}.wgsl")).and_then(|template| template.render(all));
         text.unwrap_or_else(|err| panic!("{}: {err:#}", self.name()))

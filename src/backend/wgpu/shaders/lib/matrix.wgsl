@@ -10,8 +10,8 @@ struct Matrix {
     scale: f32,
 }
 
-#if experts
-// Offset of the part of the workgroup's expert, in vectors of 16 bytes.
+#if experts or adapters
+// Offset of the part of the workgroup's expert or adapter, in vectors of 16 bytes.
 var<private> part_at: u32;
 
 // The i-th vector of 16 bytes of the part.

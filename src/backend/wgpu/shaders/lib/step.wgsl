@@ -1,4 +1,4 @@
-// The tables of a step: one buffer of words, written by step.rs. Words 0 to 3 are counts, 4 to 7 and 9 to 13
+// The tables of a step: one buffer of words, written by step.rs. Words 0 to 3 are counts, 4 to 7 and 9 to 16
 // are the offsets of the tables in words, and word 8 is 0.
 @group(0) @binding(1) var<storage, read> step: array<u32>;
 
