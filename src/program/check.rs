@@ -6,10 +6,10 @@ use ggml_types::{Act, KvForm, types};
 
 use super::part::{Named, named};
 use super::{
-    Attend, AttnIn, Basis, BasisId, Buf, BufDecl, Clamp, Conv, Delta, Embed, Expert, Experts, FfnIn, Groups,
-    HeadProj, Kv, KvDecl, LatentIn, Linear, Logits, Lora, Mamba, Norm, NormAdd, NormKind, PAGE, Program,
-    ProjAdd, ProjIn, QkNorm, RopeId, Routing, Row, RowsOf, Sample, Stage, State, StateDecl, Step, Weight,
-    WeightDecl,
+    AddVector, Attend, AttnIn, Basis, BasisId, Buf, BufDecl, Clamp, Conv, Delta, Embed, Expert, Experts,
+    FfnIn, Groups, HeadProj, Kv, KvDecl, LatentIn, Linear, Logits, Lora, Mamba, Norm, NormAdd, NormKind,
+    PAGE, Program, ProjAdd, ProjIn, QkNorm, RopeId, Routing, Row, RowsOf, Sample, Stage, State, StateDecl,
+    Step, Weight, WeightDecl,
 };
 
 /// A program that cannot run: a bug of the model that created it.
@@ -218,6 +218,7 @@ impl Program {
             Stage::Delta(s) => self.check_delta(s),
             Stage::ProjAdd(s) => self.check_proj_add(s),
             Stage::NormAdd(s) => self.check_norm_add(s),
+            Stage::AddVector(s) => self.check_add_vector(s),
             Stage::FfnIn(s) => self.check_ffn_in(s),
             Stage::Experts(s) => self.check_experts(s),
             Stage::Logits(s) => self.check_logits(s),
@@ -518,6 +519,12 @@ impl Program {
         self.want_apart(&[y, x])?;
         want_factor("the sum's factor", scale)?;
         self.want_norm(norm, dim)
+    }
+
+    fn check_add_vector(&self, s: &AddVector) -> Result<(), String> {
+        let AddVector { x, v } = *s;
+        let dim = self.want_buf("x", x, RowsOf::Step)?.cols;
+        self.want_vector(v, dim)
     }
 
     fn check_ffn_in(&self, s: &FfnIn) -> Result<(), String> {

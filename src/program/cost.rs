@@ -3,8 +3,9 @@
 use std::ops::{Add, AddAssign};
 
 use super::{
-    Attend, AttnIn, Conv, Delta, Embed, Expert, Experts, FfnIn, HeadProj, Kv, KvDecl, LatentIn, Linear,
-    Logits, Lora, Mamba, NormAdd, PAGE, Program, ProjAdd, ProjIn, Routing, Row, Sample, Stage, Step, Weight,
+    AddVector, Attend, AttnIn, Conv, Delta, Embed, Expert, Experts, FfnIn, HeadProj, Kv, KvDecl, LatentIn,
+    Linear, Logits, Lora, Mamba, NormAdd, PAGE, Program, ProjAdd, ProjIn, Routing, Row, Sample, Stage, Step,
+    Weight,
 };
 
 const F16_BYTES: u64 = 2;
@@ -180,6 +181,7 @@ impl Program {
                 linears(&[w])
             }
             Stage::NormAdd(NormAdd { y: _, norm: _, scale: _, x: _ }) => Cost::default(),
+            Stage::AddVector(AddVector { x: _, v: _ }) => Cost::default(),
             Stage::FfnIn(s) => {
                 let FfnIn { x: _, norm: _, gate, up, act: _, share, times: _, h: _ } = s;
                 self.linears_cost([up].into_iter().chain(gate).chain(share), n_rows)

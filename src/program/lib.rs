@@ -23,9 +23,9 @@ pub use part::{Layer, Part};
 pub use routing::{Gating, Groups, Routing};
 pub use sampling::{Sampling, TokenChange};
 pub use stage::{
-    Act, ActQuant, Attend, AttnIn, Axis, Basis, Clamp, Conv, Delta, Embed, Expert, Experts, FfnIn, HeadProj,
-    LatentIn, Linear, Logits, Lora, Mamba, Norm, NormAdd, NormKind, ProjAdd, ProjIn, QkNorm, QueryScale,
-    Rope, RopeStyle, Sample, Stage, Xielu,
+    Act, ActQuant, AddVector, Attend, AttnIn, Axis, Basis, Clamp, Conv, Delta, Embed, Expert, Experts, FfnIn,
+    HeadProj, LatentIn, Linear, Logits, Lora, Mamba, Norm, NormAdd, NormKind, ProjAdd, ProjIn, QkNorm,
+    QueryScale, Rope, RopeStyle, Sample, Stage, Xielu,
 };
 pub use step::{AdapterScale, ImageSpan, KvWindow, PAGE, PageTable, Row, StateSlots, Step};
 pub use vectors::LayerVectors;

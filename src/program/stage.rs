@@ -35,6 +35,8 @@ pub enum Stage {
     ProjAdd(ProjAdd),
     /// A buffer, normalised, added to the residual stream.
     NormAdd(NormAdd),
+    /// A vector added to the residual stream.
+    AddVector(AddVector),
     /// Norm and the first half of the feed-forward network.
     FfnIn(FfnIn),
     /// A mixture of experts instead of the feed-forward network.
@@ -60,6 +62,7 @@ impl Stage {
             Self::Mamba(_) => "mamba",
             Self::ProjAdd(_) => "proj_add",
             Self::NormAdd(_) => "norm_add",
+            Self::AddVector(_) => "add_vector",
             Self::FfnIn(_) => "ffn_in",
             Self::Experts(_) => "experts",
             Self::Logits(_) => "logits",
@@ -82,10 +85,16 @@ impl Stage {
         self.pairs().next().is_some()
     }
 
-    /// The pairs of adapters of its linear layers, or of its table.
+    /// All pairs of adapters of the stage.
     pub fn pairs(&self) -> impl Iterator<Item = &Lora> {
+        self.pair_lists().flatten()
+    }
+
+    /// The pairs of each linear layer, or of the table, that has some.
+    pub fn pair_lists(&self) -> impl Iterator<Item = &[Lora]> {
         let of_table = if let Self::Embed(s) = self { s.lora.as_slice() } else { &[] };
-        of_table.iter().chain(self.linears().1.flat_map(|linear| &linear.lora))
+        let of_layers = self.linears().1.map(|linear| linear.lora.as_slice());
+        [of_table].into_iter().chain(of_layers).filter(|pairs| !pairs.is_empty())
     }
 
     /// The linear layers of the stage, mutable: the same as [`linears`](Self::linears).
@@ -108,7 +117,7 @@ impl Stage {
                 layers.chain([&mut s.router]).collect()
             }
             Self::Logits(s) => vec![&mut s.w],
-            Self::Conv(_) | Self::Mamba(_) | Self::NormAdd(_) => Vec::new(),
+            Self::Conv(_) | Self::Mamba(_) | Self::NormAdd(_) | Self::AddVector(_) => Vec::new(),
             Self::Embed(_) | Self::Attend(_) | Self::Delta(_) | Self::Sample(_) => Vec::new(),
         };
         linears.into_iter()
@@ -128,6 +137,7 @@ impl Stage {
             Self::Mamba(s) => (vec![s.c, s.z, s.a], vec![s.out]),
             Self::ProjAdd(s) => (vec![s.y, s.x], vec![s.x]),
             Self::NormAdd(s) => (vec![s.y, s.x], vec![s.x]),
+            Self::AddVector(s) => (vec![s.x], vec![s.x]),
             Self::FfnIn(s) => ([s.x].into_iter().chain(s.times).collect(), vec![s.h]),
             Self::Experts(s) => (vec![s.x], vec![s.out.unwrap_or(s.x)]),
             Self::Logits(s) => (vec![s.x], vec![s.logits]),
@@ -155,7 +165,8 @@ impl Stage {
             Self::FfnIn(s) => (RowsOf::Step, [Some(&s.up), s.gate.as_ref(), s.share.as_ref(), None]),
             Self::Experts(s) => (RowsOf::Step, [Some(&s.router), None, None, None]),
             Self::Logits(s) => (RowsOf::Outputs, [Some(&s.w), None, None, None]),
-            Self::ProjIn(_) | Self::Conv(_) | Self::Mamba(_) | Self::NormAdd(_) => (RowsOf::Step, [None; 4]),
+            Self::ProjIn(_) | Self::Conv(_) | Self::Mamba(_) => (RowsOf::Step, [None; 4]),
+            Self::NormAdd(_) | Self::AddVector(_) => (RowsOf::Step, [None; 4]),
             Self::Embed(_) | Self::Attend(_) | Self::Delta(_) | Self::Sample(_) => (RowsOf::Step, [None; 4]),
         };
         let experts = experts.iter().flat_map(Expert::layers);
@@ -494,6 +505,15 @@ pub struct NormAdd {
     pub x: Buf,
 }
 
+/// `x[r] += v`: a control vector after a layer.
+#[derive(Clone, Debug)]
+pub struct AddVector {
+    /// In and out: `[rows, dim]`.
+    pub x: Buf,
+    /// `[dim]`, f32.
+    pub v: Weight,
+}
+
 /// `n = norm(x); h = act(Wg n) * (Wu n)`, or `act(Wu n)` without a gate. A shared expert next to a mixture of
 /// experts may have a share, one number per row: `h` is multiplied by `1 / (1 + exp(-share n))`. If there are
 /// factors (`times`), `h` is multiplied by them, element by element.
@@ -824,6 +844,6 @@ macro_rules! from_struct {
     )*};
 }
 from_struct!(
-    Embed, AttnIn, LatentIn, Attend, HeadProj, ProjIn, Conv, Delta, Mamba, ProjAdd, NormAdd, FfnIn, Experts,
-    Logits, Sample,
+    Embed, AttnIn, LatentIn, Attend, HeadProj, ProjIn, Conv, Delta, Mamba, ProjAdd, NormAdd, AddVector,
+    FfnIn, Experts, Logits, Sample,
 );

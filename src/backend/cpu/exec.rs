@@ -16,8 +16,8 @@ use super::stream::{Layout, Reader, Streaming};
 use super::system::{self, NAME};
 use super::weights::{StoredWeight, Weights};
 use super::{
-    attend, attn_in, conv, delta, embed, experts, ffn_in, head_proj, latent_in, logits, mamba, norm_add,
-    proj_add, proj_in, sample,
+    add_vector, attend, attn_in, conv, delta, embed, experts, ffn_in, head_proj, latent_in, logits, mamba,
+    norm_add, proj_add, proj_in, sample,
 };
 use crate::{BackendError, DeviceMemory, KvPage, StageTime, assert_declared, memory};
 use sterna_cpu_kernels::{Heap, Kernels};
@@ -112,6 +112,7 @@ impl Sizes {
                 | Stage::Mamba(_)
                 | Stage::ProjAdd(_)
                 | Stage::NormAdd(_)
+                | Stage::AddVector(_)
                 | Stage::Logits(_)
                 | Stage::Sample(_) => {}
             }
@@ -383,6 +384,7 @@ fn run_stage(cx: &mut Cx<'_>, stage: &Stage) -> Result<(), BackendError> {
         Stage::Mamba(s) => mamba::run(cx, s),
         Stage::ProjAdd(s) => return proj_add::run(cx, s),
         Stage::NormAdd(s) => norm_add::run(cx, s),
+        Stage::AddVector(s) => add_vector::run(cx, s),
         Stage::FfnIn(s) => return ffn_in::run(cx, s),
         Stage::Experts(s) => return experts::run(cx, s),
         Stage::Logits(s) => return logits::run(cx, s),

@@ -30,6 +30,7 @@ impl<'a> Lowered<'a> {
                 let (norms, product, cols) = ([Some(norm), None], Place::Buf(y), p.buf_decl(x).cols);
                 vec![Box::new(PostNorm { norms, product, x, cols, scale })]
             }
+            Stage::AddVector(s) => vec![Box::new(s)],
             Stage::FfnIn(s) => ffn_in::lower(p, s),
             Stage::Experts(s) => vec![Box::new(s)],
             Stage::Logits(s) => logits::lower(s),

@@ -132,6 +132,7 @@ impl Shared {
                 | Stage::Delta(_)
                 | Stage::Mamba(_)
                 | Stage::NormAdd(_)
+                | Stage::AddVector(_)
                 | Stage::Logits(_)
                 | Stage::Sample(_) => {}
             }

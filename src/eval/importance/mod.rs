@@ -192,6 +192,7 @@ fn inputs(model: &Model) -> Result<Vec<Inputs>, Error> {
             // Inputs of one head each, and of a product within a stage, are not measured.
             Stage::HeadProj(_)
             | Stage::NormAdd(_)
+            | Stage::AddVector(_)
             | Stage::Conv(_)
             | Stage::Mamba(_)
             | Stage::Embed(_)

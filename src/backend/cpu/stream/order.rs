@@ -51,7 +51,8 @@ fn used(stage: &Stage) -> (Vec<Weight>, &[Expert]) {
         Stage::Experts(s) => (vec![s.router.w], &s.experts),
         Stage::Logits(s) => (vec![s.w.w], &[]),
         Stage::Embed(_) | Stage::Attend(_) | Stage::Conv(_) => (Vec::new(), &[]),
-        Stage::Delta(_) | Stage::Mamba(_) | Stage::NormAdd(_) | Stage::Sample(_) => (Vec::new(), &[]),
+        Stage::Delta(_) | Stage::Mamba(_) | Stage::Sample(_) => (Vec::new(), &[]),
+        Stage::NormAdd(_) | Stage::AddVector(_) => (Vec::new(), &[]),
     }
 }
 
