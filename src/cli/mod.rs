@@ -10,6 +10,7 @@ mod cached;
 mod chat;
 mod chunks;
 mod completions;
+mod control_args;
 #[cfg(feature = "convert")]
 mod convert;
 mod ctrl_c;

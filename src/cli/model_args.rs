@@ -12,6 +12,7 @@ use clap::{Arg, Args, Command};
 use ggml_types::{Dialect, KvCodec, kv};
 use indicatif::{ProgressBar, ProgressStyle};
 
+use super::control_args::ControlArgs;
 use super::fit_args::FitArgs;
 use super::hub_args::HubArgs;
 use super::lora_args::LoraArgs;
@@ -73,6 +74,9 @@ pub struct LoadArgs {
     /// Adapters.
     #[command(flatten)]
     pub lora: LoraArgs,
+    /// Control vectors.
+    #[command(flatten)]
+    pub control: ControlArgs,
     /// KV cache.
     #[command(flatten)]
     pub cache: CacheArgs,
@@ -453,7 +457,7 @@ impl ModelArgs {
         args.load.device.gpu_layers = gpu_layers;
         args.load.cache = CacheArgs::default();
         (args.load.file, args.load.head_type) = (FileArgs::default(), HeadType::default());
-        args.load.lora = LoraArgs::default();
+        (args.load.lora, args.load.control) = (LoraArgs::default(), ControlArgs::default());
         args
     }
 
@@ -577,6 +581,8 @@ impl LoadArgs {
             access: self.file.open_options().access,
             tokenizer_pre: self.file.tokenizer_pre,
             adapters: self.lora.adapters(|| self.header())?,
+            control: self.control.vectors()?,
+            control_layers: self.control.layers(),
             ..EngineOptions::default()
         })
     }

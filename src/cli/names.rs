@@ -139,6 +139,7 @@ fn way_out(err: &(dyn Error + 'static)) -> Option<[&'static str; 3]> {
 /// Flags that are not called like the library option that they set.
 const RENAMED: &[(&str, &str)] = &[
     ("EngineOptions::batch", "--batch-size"),
+    ("EngineOptions::control_layers", "--control-vector-layer-range"),
     ("EngineOptions::drafts", "--draft-max"),
     ("EngineOptions::draft_head", "--draft-head"),
     ("EngineOptions::mtp", "--spec-type"),

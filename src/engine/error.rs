@@ -37,6 +37,14 @@ pub enum Error {
         /// The fault.
         error: ModelError,
     },
+    /// A control vector is damaged, or not one of this model.
+    #[error("control vector {name}: {error}")]
+    ControlVector {
+        /// Its name for users.
+        name: String,
+        /// The fault.
+        error: ModelError,
+    },
     /// The vocabulary cannot be used.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),

@@ -10,6 +10,7 @@ mod adapters;
 mod batch;
 mod broken;
 mod constraint;
+mod control;
 mod conversation;
 mod decoder;
 mod draft_block;
@@ -48,6 +49,7 @@ pub use batch::{
     SequenceStatus,
 };
 pub use constraint::{Constraint, ConstraintError, Grammar, TokenMask};
+pub use control::ControlVector;
 pub use conversation::{Answer, Conversation};
 pub use decoder::{Decoder, Event, PickedToken, StopReason};
 pub use draft_model::DraftModel;

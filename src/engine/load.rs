@@ -1,5 +1,6 @@
 //! Loads a file into an engine: options, the check that it fits, and the upload.
 
+use std::ops::RangeInclusive;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
@@ -8,6 +9,7 @@ use ggml_types::{Dialect, KvCodec, KvSide, QuantType, kv, kv_on};
 
 use super::act::ActType;
 use super::adapter::Adapter;
+use super::control::{self, ControlVector};
 use super::error::Error;
 use super::handle::Engine;
 use super::handle::Shared;
@@ -95,6 +97,10 @@ pub struct EngineOptions {
     pub tokenizer_pre: Option<PreTokenizer>,
     /// LoRA adapters, which sequences may use; an adapter's id is its index.
     pub adapters: Vec<Adapter>,
+    /// Control vectors, whose sum is added to the residual stream.
+    pub control: Vec<ControlVector>,
+    /// Layers after which control vectors are added, counted from 0; `None` for all of them.
+    pub control_layers: Option<RangeInclusive<usize>>,
     /// The mmproj file with the vision tower; without one, prompts have no images.
     pub mmproj: Option<Mmproj>,
 }
@@ -159,6 +165,8 @@ impl Default for EngineOptions {
             access: Access::default(),
             tokenizer_pre: None,
             adapters: Vec::new(),
+            control: Vec::new(),
+            control_layers: None,
             mmproj: None,
         }
     }
@@ -620,6 +628,7 @@ fn build(
         head::retype(program, weights, options.head_type)?;
         act::round(program, options.act_type, rounding);
     }
+    control::attach(&options.control, options.control_layers.as_ref(), &mut model)?;
     options.adapters.iter().try_for_each(|adapter| adapter.attach(gguf, &mut model))?;
     Ok((model, n_ctx))
 }

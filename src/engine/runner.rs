@@ -136,12 +136,7 @@ impl Runner {
             sampling: Vec::new(),
             changes: Vec::new(),
             page: Vec::new(),
-            places: Places {
-                embedded: embedded.collect(),
-                deepstack,
-                n_stages: program.stages.len(),
-                x,
-            },
+            places: Places { embedded: embedded.collect(), deepstack, n_stages: program.stages.len(), x },
             images: Vec::new(),
         }
     }

@@ -13,6 +13,7 @@ pub mod bert;
 pub mod bitnet;
 pub mod build;
 pub mod cohere2;
+pub mod control;
 pub mod deepseek2;
 pub mod dots1;
 pub mod draft;

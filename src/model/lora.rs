@@ -20,6 +20,10 @@ const TYPES: [&dyn QuantType; 4] = [&types::F32, &types::F16, &types::Bf16, &typ
 const TABLE: &str = "token_embd.weight";
 const HEAD: &str = "output.weight";
 
+/// The name of a tensor of queries, keys and values together, and those of tensors of one of them.
+const QKV: &str = ".attn_qkv.";
+const Q_K_V: [&str; 3] = [".attn_q.", ".attn_k.", ".attn_v."];
+
 /// A LoRA adapter whose file was checked.
 #[derive(Debug)]
 pub struct Adapter {
@@ -116,7 +120,7 @@ impl Adapter {
         self.check_architecture(base)?;
         let adapter = model.program.adapters.len() as u32;
         model.program.adapters.push(name.to_owned());
-        let mut attached = HashSet::new();
+        let mut attached: HashSet<&str> = HashSet::new();
         let mut stages = std::mem::take(&mut model.program.stages);
         let mut declare = Declare { id: adapter, gguf: &self.gguf, model, known: HashMap::new() };
         for (_, stage) in &mut stages {
@@ -132,12 +136,19 @@ impl Adapter {
                 }
                 continue;
             }
-            let is_head = matches!(stage, Stage::Logits(_));
-            for linear in stage.linears_mut() {
+            let (is_head, is_attention) =
+                (matches!(stage, Stage::Logits(_)), matches!(stage, Stage::AttnIn(_)));
+            for (i, linear) in stage.linears_mut().enumerate() {
                 let decl = declare.model.program.weight_decl(linear.w).clone();
                 let tensor = if is_head { HEAD } else { decl.tensor() };
-                let Some((tensor, pair)) = self.pairs.get_key_value(tensor) else { continue };
+                // Queries, keys and values may be rows of one tensor, and yet have pairs of their own.
+                let own =
+                    || Some(tensor.replace(QKV, Q_K_V.get(i)?)).filter(|own| is_attention && own != tensor);
+                let fused = self.pairs.get_key_value(tensor).map(|found| (found, false));
+                let found = fused.or_else(|| Some((self.pairs.get_key_value(&own()?)?, true)));
+                let Some(((tensor, pair), is_own)) = found else { continue };
                 attached.insert(tensor);
+                let decl = if is_own { WeightDecl { part_of: None, ..decl } } else { decl };
                 let pair = self.pair(&mut declare, base, linear, &decl, pair)?;
                 linear.lora.push(Lora { adapter, ..pair });
             }

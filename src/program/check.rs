@@ -6,10 +6,10 @@ use ggml_types::{Act, KvForm, types};
 
 use super::part::{Named, named};
 use super::{
-    AltUpCorrect, AltUpPredict, Attend, AttnIn, Basis, BasisId, Buf, BufDecl, Clamp, Conv, Delta, Embed,
-    Expert, Experts, FfnIn, GateAct, Groups, HeadProj, Kv, KvDecl, LatentIn, Linear, Logits, Lora, Mamba,
-    Norm, NormAdd, NormKind, PAGE, Program, ProjAdd, ProjIn, QkNorm, Rescale, RopeId, Routing, Row, RowsOf,
-    STREAMS, Sample, Stage, State, StateDecl, Step, Weight, WeightDecl,
+    AddVector, AltUpCorrect, AltUpPredict, Attend, AttnIn, Basis, BasisId, Buf, BufDecl, Clamp, Conv, Delta,
+    Embed, Expert, Experts, FfnIn, GateAct, Groups, HeadProj, Kv, KvDecl, LatentIn, Linear, Logits, Lora,
+    Mamba, Norm, NormAdd, NormKind, PAGE, Program, ProjAdd, ProjIn, QkNorm, Rescale, RopeId, Routing, Row,
+    RowsOf, STREAMS, Sample, Stage, State, StateDecl, Step, Weight, WeightDecl,
 };
 
 /// A program that cannot run: a bug of the model that created it.
@@ -221,6 +221,7 @@ impl Program {
             Stage::AltUpPredict(s) => self.check_altup_predict(s),
             Stage::AltUpCorrect(s) => self.check_altup_correct(s),
             Stage::Rescale(s) => self.check_rescale(s),
+            Stage::AddVector(s) => self.check_add_vector(s),
             Stage::FfnIn(s) => self.check_ffn_in(s),
             Stage::Experts(s) => self.check_experts(s),
             Stage::Logits(s) => self.check_logits(s),
@@ -561,6 +562,12 @@ impl Program {
             equal("a stream's columns", dim, "another one", cols)?;
         }
         if active < STREAMS { Ok(dim) } else { Err(format!("stream {active} of {STREAMS} is active")) }
+    }
+
+    fn check_add_vector(&self, s: &AddVector) -> Result<(), String> {
+        let AddVector { x, v } = *s;
+        let dim = self.want_buf("x", x, RowsOf::Step)?.cols;
+        self.want_vector(v, dim)
     }
 
     fn check_ffn_in(&self, s: &FfnIn) -> Result<(), String> {

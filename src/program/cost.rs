@@ -3,9 +3,9 @@
 use std::ops::{Add, AddAssign};
 
 use super::{
-    AltUpCorrect, AltUpPredict, Attend, AttnIn, Conv, Delta, Embed, Expert, Experts, FfnIn, HeadProj, Kv,
-    KvDecl, LatentIn, Linear, Logits, Lora, Mamba, NormAdd, PAGE, Program, ProjAdd, ProjIn, Rescale, Routing,
-    Row, Sample, Stage, Step, Weight,
+    AddVector, AltUpCorrect, AltUpPredict, Attend, AttnIn, Conv, Delta, Embed, Expert, Experts, FfnIn,
+    HeadProj, Kv, KvDecl, LatentIn, Linear, Logits, Lora, Mamba, NormAdd, PAGE, Program, ProjAdd, ProjIn,
+    Rescale, Routing, Row, Sample, Stage, Step, Weight,
 };
 
 const F16_BYTES: u64 = 2;
@@ -192,6 +192,7 @@ impl Program {
                 Cost::default()
             }
             Stage::Rescale(Rescale { like: _, y: _, floor: _, mean: _ }) => Cost::default(),
+            Stage::AddVector(AddVector { x: _, v: _ }) => Cost::default(),
             Stage::FfnIn(s) => {
                 let FfnIn { x: _, norm: _, gate, up, act: _, share, times: _, cutoff: _, h: _ } = s;
                 self.linears_cost([up].into_iter().chain(gate).chain(share), n_rows)

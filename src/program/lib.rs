@@ -23,8 +23,8 @@ pub use part::{Layer, Part};
 pub use routing::{Gating, Groups, Routing};
 pub use sampling::{Sampling, TokenChange};
 pub use stage::{
-    Act, ActQuant, AltUpCorrect, AltUpPredict, Attend, AttnIn, Axis, Basis, Clamp, Conv, Delta, Embed,
-    Expert, Experts, FfnIn, GateAct, HeadProj, LatentIn, Linear, Logits, Lora, Mamba, Norm, NormAdd,
+    Act, ActQuant, AddVector, AltUpCorrect, AltUpPredict, Attend, AttnIn, Axis, Basis, Clamp, Conv, Delta,
+    Embed, Expert, Experts, FfnIn, GateAct, HeadProj, LatentIn, Linear, Logits, Lora, Mamba, Norm, NormAdd,
     NormKind, ProjAdd, ProjIn, QkNorm, QueryScale, Rescale, Rope, RopeStyle, STREAMS, Sample, Stage, Xielu,
 };
 pub use step::{AdapterScale, ImageSpan, KvWindow, PAGE, PageTable, Row, StateSlots, Step};

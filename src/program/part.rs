@@ -3,9 +3,9 @@
 use std::ops::Range;
 
 use super::{
-    AltUpCorrect, AltUpPredict, Attend, AttnIn, BasisId, Buf, Conv, Delta, Embed, Expert, Experts, FfnIn,
-    HeadProj, Kv, KvDecl, LatentIn, Linear, Logits, Lora, Mamba, Norm, NormAdd, Program, ProjAdd, ProjIn,
-    Rescale, Rope, RopeId, Routing, Sample, Stage, State, Weight, WeightDecl,
+    AddVector, AltUpCorrect, AltUpPredict, Attend, AttnIn, BasisId, Buf, Conv, Delta, Embed, Expert, Experts,
+    FfnIn, HeadProj, Kv, KvDecl, LatentIn, Linear, Logits, Lora, Mamba, Norm, NormAdd, Program, ProjAdd,
+    ProjIn, Rescale, Rope, RopeId, Routing, Sample, Stage, State, Weight, WeightDecl,
 };
 
 /// Consecutive stages of a program as a separate program, with a mapping of its declarations to the whole.
@@ -178,6 +178,10 @@ pub(super) fn named(stage: &mut Stage) -> Vec<Named<'_>> {
             all.extend(post.iter_mut().chain(residual).flat_map(of_norm));
             all.extend(of_linear(w));
             all
+        }
+        Stage::AddVector(s) => {
+            let AddVector { x, v } = s;
+            vec![In(x), Named::Weight(v)]
         }
         Stage::NormAdd(s) => {
             let NormAdd { y, norm, scale: _, x } = s;

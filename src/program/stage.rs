@@ -41,6 +41,8 @@ pub enum Stage {
     AltUpCorrect(AltUpCorrect),
     /// Buffers with the magnitude of another one.
     Rescale(Rescale),
+    /// A vector added to the residual stream.
+    AddVector(AddVector),
     /// Norm and the first half of the feed-forward network.
     FfnIn(FfnIn),
     /// A mixture of experts instead of the feed-forward network.
@@ -69,6 +71,7 @@ impl Stage {
             Self::AltUpPredict(_) => "altup_predict",
             Self::AltUpCorrect(_) => "altup_correct",
             Self::Rescale(_) => "rescale",
+            Self::AddVector(_) => "add_vector",
             Self::FfnIn(_) => "ffn_in",
             Self::Experts(_) => "experts",
             Self::Logits(_) => "logits",
@@ -91,10 +94,16 @@ impl Stage {
         self.pairs().next().is_some()
     }
 
-    /// The pairs of adapters of its linear layers, or of its table.
+    /// All pairs of adapters of the stage.
     pub fn pairs(&self) -> impl Iterator<Item = &Lora> {
+        self.pair_lists().flatten()
+    }
+
+    /// The pairs of each linear layer, or of the table, that has some.
+    pub fn pair_lists(&self) -> impl Iterator<Item = &[Lora]> {
         let of_table = if let Self::Embed(s) = self { s.lora.as_slice() } else { &[] };
-        of_table.iter().chain(self.linears().1.flat_map(|linear| &linear.lora))
+        let of_layers = self.linears().1.map(|linear| linear.lora.as_slice());
+        [of_table].into_iter().chain(of_layers).filter(|pairs| !pairs.is_empty())
     }
 
     /// The linear layers of the stage, mutable: the same as [`linears`](Self::linears).
@@ -117,7 +126,7 @@ impl Stage {
                 layers.chain([&mut s.router]).collect()
             }
             Self::Logits(s) => vec![&mut s.w],
-            Self::Conv(_) | Self::Mamba(_) | Self::NormAdd(_) => Vec::new(),
+            Self::Conv(_) | Self::Mamba(_) | Self::NormAdd(_) | Self::AddVector(_) => Vec::new(),
             Self::AltUpPredict(_) | Self::AltUpCorrect(_) | Self::Rescale(_) => Vec::new(),
             Self::Embed(_) | Self::Attend(_) | Self::Delta(_) | Self::Sample(_) => Vec::new(),
         };
@@ -148,6 +157,7 @@ impl Stage {
             Self::Rescale(s) => {
                 ([s.like].into_iter().chain(s.y).collect(), s.y.into_iter().chain(s.mean).collect())
             }
+            Self::AddVector(s) => (vec![s.x], vec![s.x]),
             Self::FfnIn(s) => ([s.x].into_iter().chain(s.times).collect(), vec![s.h]),
             Self::Experts(s) => ([s.x].into_iter().chain(s.input).collect(), vec![s.out.unwrap_or(s.x)]),
             Self::Logits(s) => (vec![s.x], vec![s.logits]),
@@ -175,7 +185,8 @@ impl Stage {
             Self::FfnIn(s) => (RowsOf::Step, [Some(&s.up), s.gate.as_ref(), s.share.as_ref(), None]),
             Self::Experts(s) => (RowsOf::Step, [Some(&s.router), None, None, None]),
             Self::Logits(s) => (RowsOf::Outputs, [Some(&s.w), None, None, None]),
-            Self::ProjIn(_) | Self::Conv(_) | Self::Mamba(_) | Self::NormAdd(_) => (RowsOf::Step, [None; 4]),
+            Self::ProjIn(_) | Self::Conv(_) | Self::Mamba(_) => (RowsOf::Step, [None; 4]),
+            Self::NormAdd(_) | Self::AddVector(_) => (RowsOf::Step, [None; 4]),
             Self::AltUpPredict(_) | Self::AltUpCorrect(_) | Self::Rescale(_) => (RowsOf::Step, [None; 4]),
             Self::Embed(_) | Self::Attend(_) | Self::Delta(_) | Self::Sample(_) => (RowsOf::Step, [None; 4]),
         };
@@ -599,6 +610,15 @@ pub struct Rescale {
     pub mean: Option<Buf>,
 }
 
+/// `x[r] += v`: a control vector after a layer.
+#[derive(Clone, Debug)]
+pub struct AddVector {
+    /// In and out: `[rows, dim]`.
+    pub x: Buf,
+    /// `[dim]`, f32.
+    pub v: Weight,
+}
+
 /// `n = norm(x); h = act(Wg n) * (Wu n)`, or `act(Wu n)` without a gate. A shared expert next to a mixture of
 /// experts may have a share, one number per row: `h` is multiplied by `1 / (1 + exp(-share n))`. If there are
 /// factors (`times`), `h` is multiplied by them, element by element. With a cutoff, only the largest elements
@@ -953,6 +973,7 @@ from_struct!(
     Mamba,
     ProjAdd,
     NormAdd,
+    AddVector,
     AltUpPredict,
     AltUpCorrect,
     Rescale,

@@ -5,8 +5,8 @@ use std::fmt;
 use ggml_types::{Act, ActQuant};
 
 use super::{
-    AltUpCorrect, AltUpPredict, Attend, AttnIn, Buf, Clamp, Conv, Delta, Embed, Expert, Experts, FfnIn,
-    GateAct, Gating, Groups, HeadProj, KvDecl, LatentIn, Linear, Logits, Lora, Mamba, Norm, NormAdd,
+    AddVector, AltUpCorrect, AltUpPredict, Attend, AttnIn, Buf, Clamp, Conv, Delta, Embed, Expert, Experts,
+    FfnIn, GateAct, Gating, Groups, HeadProj, KvDecl, LatentIn, Linear, Logits, Lora, Mamba, Norm, NormAdd,
     NormKind, Program, ProjAdd, ProjIn, QkNorm, QueryScale, Rescale, Rope, RopeStyle, Routing, RowsOf,
     Sample, Stage, StateDecl, Weight,
 };
@@ -243,6 +243,10 @@ impl Program {
                     (_, 1.0) => format!("{x} = {kept} + {product}"),
                     _ => format!("{x} = {scale} * ({kept} + {product})"),
                 }
+            }
+            Stage::AddVector(s) => {
+                let AddVector { x, v } = *s;
+                format!("{} += {}", self.buf_name(x), self.name_of(v))
             }
             Stage::NormAdd(s) => {
                 let NormAdd { y, ref norm, scale, x } = *s;

@@ -179,6 +179,12 @@ impl Served {
         Arc::clone(&self.adapters.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
+    /// The LoRA adapter that is called `name`, with scale 1.
+    pub fn adapter_called(&self, name: &str) -> Option<Arc<[AdapterScale]>> {
+        let at = self.engine.adapters().iter().position(|adapter| adapter.is_called(name))?;
+        Some([AdapterScale { adapter: at as u32, scale: 1.0 }].into())
+    }
+
     /// Sets the LoRA adapters of requests that choose none.
     pub fn set_adapters(&self, adapters: Arc<[AdapterScale]>) {
         *self.adapters.lock().unwrap_or_else(PoisonError::into_inner) = adapters;

@@ -6,8 +6,8 @@
 use ggml_types::types::REGISTRY;
 use sterna::backend::Backend;
 use sterna::program::{
-    Act, ActQuant, Embed, Expert, Experts, FfnIn, Gating, Groups, Linear, Logits, NormAdd, NormKind, ProjAdd,
-    Routing, Row, RowsOf, Step, Xielu,
+    Act, ActQuant, AddVector, Embed, Expert, Experts, FfnIn, Gating, Groups, Linear, Logits, NormAdd,
+    NormKind, ProjAdd, Routing, Row, RowsOf, Step, Xielu,
 };
 use support::case::{
     Case, Numbers, StepCase, backend, backends, backends_alternating, cpus, few_backends, limits, rows,
@@ -272,6 +272,18 @@ fn experts_without_gates_and_with_their_own_sum() {
             let step = StepCase { rows: single(n_rows), stages: 0..2, inputs, read: vec![x, sum] };
             case.check(backends(), &shuffled_pages(1, 1), &[step]);
         }
+    }
+}
+
+#[test]
+fn vectors_added_to_rows() {
+    for (dim, n_rows) in [(64, 1), (100, 5), (2560, 3)] {
+        let mut case = Case::new(&format!("a vector of {dim} for {n_rows} rows"), limits(n_rows + 1, 1, 1));
+        let (x, v) = (case.buf("x", dim), case.vector(dim, 0.5));
+        case.p.push("add_vector", AddVector { x, v });
+        let inputs = vec![(x, case.numbers.values(n_rows * dim))];
+        let step = StepCase { rows: single(n_rows), stages: 0..1, inputs, read: vec![x] };
+        case.check(backends(), &shuffled_pages(1, 1), &[step]);
     }
 }
 

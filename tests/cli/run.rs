@@ -33,6 +33,40 @@ fn run_prints_text_to_stdout_and_timings_to_stderr() {
     assert_eq!(output.stdout, run(&["-p", "You may copy", "-n", "12", "--seed", "3"]).stdout);
 }
 
+#[test]
+fn control_vectors_change_the_text() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("mine.gguf");
+    let direction: Vec<f32> = (0..384).map(|i: u16| f32::from(i * 37 % 29) / 14.0 - 1.0).collect();
+    let keys = [("general.architecture", "controlvector")];
+    std::fs::write(&path, support::lora::file(&keys, &[("direction.1", &[384], &direction)])).unwrap();
+    let path = path.to_str().unwrap();
+    let scaled = format!("{path}:-40");
+    let with = |args: &[&str]| run(&[&["-p", "You may copy", "-n", "12", "--temp", "0"], args].concat());
+    let text_of = |args: &[&str]| {
+        let output = with(args);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        text(&output.stdout)
+    };
+    let plain = text_of(&[]);
+    let steered = text_of(&["--control-vector-scaled", &scaled]);
+    assert_ne!(steered, plain);
+    assert_eq!(
+        text_of(&["--control-vector", path, "--control-vector-scaled", &format!("{path}:-41")]),
+        steered
+    );
+    // Layers out of the range have no direction.
+    let none = ["--control-vector-scaled", &scaled, "--control-vector-layer-range", "0", "0"];
+    assert_eq!(text_of(&none), plain);
+    let range = ["--control-vector", path, "--control-vector-layer-range", "3", "1"];
+    refused(&with(&range), &["--control-vector-layer-range", "3 to 1"]);
+    refused(&with(&["--control-vector-scaled", path]), &["want FILE:SCALE"]);
+    refused(
+        &with(&["--control-vector", &model()]),
+        &["control vector", "general.architecture", "controlvector"],
+    );
+}
+
 /// As with `sterna run > log 2>&1`.
 #[cfg(unix)]
 #[test]

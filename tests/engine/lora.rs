@@ -9,7 +9,7 @@ use sterna::engine::{
     ActType, Adapter, AdapterScale, Batch, BatchOptions, Engine, EngineOptions, Request, Session, StopReason,
 };
 use sterna::gguf::Gguf;
-use support::case::{backend, simt, wgpus};
+use support::case::{backend, wgpus};
 use support::logits::{Distance, all_logits, distance, sequences};
 use support::lora::{file, keys};
 use support::{golden, npy};
@@ -119,7 +119,7 @@ fn compare_on_devices(case: &Case) {
     let Some(adapters) = scaled(case.adapters) else { return };
     let path = golden(&format!("lora/{}.logits.npy", case.reference)).expect("the adapter's logits");
     let want = npy(&path).f32s();
-    for backend in simt(1).into_iter().chain(wgpus().into_iter().take(1)) {
+    for backend in wgpus().into_iter().take(1) {
         let device = backend.device();
         let options = EngineOptions {
             n_ctx: Some(192),
@@ -220,7 +220,7 @@ fn sequences_with_different_adapters_share_steps() {
     }
 }
 
-/// The same on a GPU, or what stands in for one: as all steps have up to 8 rows, layers have the same sums.
+/// The same through wgpu: as all steps have up to 8 rows, layers have the same sums.
 #[test]
 fn sequences_with_different_adapters_share_steps_on_wgpu() {
     for backend in wgpus().into_iter().take(1) {
@@ -361,6 +361,48 @@ fn faults_of_adapters_are_named() {
     let program = sterna::engine::program(&gguf, &options).expect("a pair of this model");
     let text = program.to_string();
     assert!(text.contains("+ s[mine.gguf] * 0.5 * adapter 0 blk.0.attn_q.weight.lora_b"), "{text}");
+}
+
+/// Pairs of queries, keys and values of a model that has one tensor for them give what one pair of that
+/// tensor gives: a matrix of stacked rows, and one of blocks.
+#[test]
+fn pairs_of_parts_of_a_fused_tensor() {
+    const DIM: usize = 32;
+    let outputs = [32, 16, 16];
+    let value = |i: usize, seed: usize| ((i * 37 + seed * 11) % 29) as f32 / 29.0 - 0.5;
+    let a = |part: usize| (0..2 * DIM).map(|i| value(i, part)).collect::<Vec<_>>();
+    let b = |part: usize| (0..2 * outputs[part]).map(|i| value(i, 7 + part)).collect::<Vec<_>>();
+    let name = |which: &str, half: &str| format!("blk.1.attn_{which}.weight.lora_{half}");
+    let mut apart = Vec::new();
+    let (mut stacked, mut blocks) = (Vec::new(), Vec::new());
+    for (part, which) in ["q", "k", "v"].into_iter().enumerate() {
+        apart.push((name(which, "a"), vec![2, DIM], a(part)));
+        apart.push((name(which, "b"), vec![outputs[part], 2], b(part)));
+        stacked.extend(a(part));
+        for row in b(part).chunks(2) {
+            let mut all = [0.0; 6];
+            all[2 * part..][..2].copy_from_slice(row);
+            blocks.extend(all);
+        }
+    }
+    let fused = vec![(name("qkv", "a"), vec![6, DIM], stacked), (name("qkv", "b"), vec![64, 6], blocks)];
+    let path = support::root().join("tests/data/golden/tiny/phi3.gguf");
+    let logits = |tensors: &[(String, Vec<usize>, Vec<f32>)], scale: f32| {
+        let tensors: Vec<_> =
+            tensors.iter().map(|(name, dims, values)| (&name[..], &dims[..], &values[..])).collect();
+        let gguf = Gguf::from_bytes(file(&keys("phi3"), &tensors).into()).expect("a valid file");
+        let adapter = Adapter::new("mine.gguf", gguf).expect("a valid adapter").with_scale(scale);
+        let gguf = Gguf::open(&path).expect("it is in tests/data");
+        let engine = support::logits::engine(gguf, "f32", simd::best(), |options| {
+            options.n_ctx = Some(32);
+            options.adapters = vec![adapter];
+        });
+        all_logits(&engine, &[(0..20).collect()])
+    };
+    // Of one alpha, factors are by rank: 2 in parts, 6 in the whole.
+    let (of_parts, of_whole, plain) = (logits(&apart, 1.0), logits(&fused, 3.0), logits(&apart, 0.0));
+    let far = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    assert!(far(&of_parts, &of_whole) < 1e-4 && far(&of_parts, &plain) > 0.1);
 }
 
 /// Backends without adapters name them in their plan.

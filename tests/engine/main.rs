@@ -7,6 +7,7 @@ mod batch_moves;
 mod batch_pages;
 mod batch_swap;
 mod broken_logits;
+mod control;
 mod cpu_offload;
 mod cpu_stream;
 mod cuda_waves;

@@ -19,6 +19,7 @@ const STRUCTS: &[(&str, &[(&str, &str)])] = &[
     ("HeadProj", &[]),
     ("Delta", &[]),
     ("ProjAdd", &[]),
+    ("AddVector", &[]),
     ("FfnIn", &[]),
     ("Experts", &[]),
     ("Expert", &[]),

@@ -16,8 +16,8 @@ use super::stream::{Layout, Reader, Streaming};
 use super::system::{self, NAME};
 use super::weights::{StoredWeight, Weights};
 use super::{
-    altup, attend, attn_in, conv, delta, embed, experts, ffn_in, head_proj, latent_in, logits, mamba,
-    norm_add, proj_add, proj_in, sample,
+    add_vector, altup, attend, attn_in, conv, delta, embed, experts, ffn_in, head_proj, latent_in, logits,
+    mamba, norm_add, proj_add, proj_in, sample,
 };
 use crate::{BackendError, DeviceMemory, Exec, KvPage, StageTime, assert_declared, memory};
 use sterna_cpu_kernels::{Heap, Kernels};
@@ -118,6 +118,7 @@ impl Sizes {
                 | Stage::AltUpPredict(_)
                 | Stage::AltUpCorrect(_)
                 | Stage::Rescale(_)
+                | Stage::AddVector(_)
                 | Stage::Logits(_)
                 | Stage::Sample(_) => {}
             }
@@ -394,6 +395,7 @@ fn run_stage(cx: &mut Cx<'_>, stage: &Stage) -> Result<(), BackendError> {
         Stage::AltUpPredict(s) => altup::predict(cx, s),
         Stage::AltUpCorrect(s) => altup::correct(cx, s),
         Stage::Rescale(s) => altup::rescale(cx, s),
+        Stage::AddVector(s) => add_vector::run(cx, s),
         Stage::FfnIn(s) => return ffn_in::run(cx, s),
         Stage::Experts(s) => return experts::run(cx, s),
         Stage::Logits(s) => return logits::run(cx, s),

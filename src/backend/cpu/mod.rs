@@ -5,6 +5,7 @@
 //! knows a stage. `stream/` handles weights that do not fit in memory. Nothing here knows a model, a file
 //! format or another backend. Start at [`Cpu`], then `proj_add.rs`.
 
+mod add_vector;
 mod alloc;
 mod altup;
 mod attend;

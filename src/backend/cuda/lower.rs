@@ -33,6 +33,7 @@ impl<'a> Lowered<'a> {
             Stage::AltUpPredict(s) => vec![Box::new(s)],
             Stage::AltUpCorrect(s) => vec![Box::new(s)],
             Stage::Rescale(s) => vec![Box::new(s)],
+            Stage::AddVector(s) => vec![Box::new(s)],
             Stage::FfnIn(s) => ffn_in::lower(p, s),
             Stage::Experts(s) => vec![Box::new(s)],
             Stage::Logits(s) => logits::lower(s),

@@ -12,6 +12,7 @@
 //!
 //! This file only exports: no file of the folder imports from it.
 
+mod add_vector;
 mod alloc;
 mod altup;
 mod attend;

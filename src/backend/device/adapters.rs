@@ -16,6 +16,8 @@ const TILE_WORDS: usize = 1 + TILE;
 /// Offsets of the tables, in 32-bit words. They are empty for a program without adapters.
 #[derive(Clone, Copy)]
 pub struct AdaptersAt {
+    /// Numbers of tiles, in the order of `tiles`.
+    pub counts: usize,
     /// Per sequence, [`seq_words`]: its number of adapters, then id and scale of each, ascending.
     pub seqs: usize,
     /// Tiles over the rows of the step, and over those that need logits.
@@ -54,14 +56,14 @@ impl AdaptersAt {
     /// Tables from word `at` on.
     pub fn new(at: usize, p: &Program) -> Self {
         let n_adapters = p.adapters.len();
-        let [seqs, rows, outputs] = match n_adapters {
-            0 => [0; 3],
-            _ => [p.limits.seqs, p.limits.rows, p.limits.outputs],
+        let [counts, seqs, rows, outputs] = match n_adapters {
+            0 => [0; 4],
+            _ => [2, p.limits.seqs, p.limits.rows, p.limits.outputs],
         };
-        let of_step = at + seqs * seq_words(n_adapters);
+        let of_step = at + counts + seqs * seq_words(n_adapters);
         let of_outputs = of_step + rows * TILE_WORDS;
         let end = of_outputs + outputs * TILE_WORDS;
-        Self { seqs: at, tiles: [of_step, of_outputs], end, n_adapters }
+        Self { counts: at, seqs: at + counts, tiles: [of_step, of_outputs], end, n_adapters }
     }
 
     /// End of the tables.
@@ -95,10 +97,13 @@ impl AdaptersAt {
         let of_step = step.rows.iter().map(|row| row.seq).enumerate();
         let of_outputs = step.rows.iter().filter(|row| row.logits).map(|row| row.seq).enumerate();
         let [at_step, at_outputs] = self.tiles;
-        Ok(Tiles {
+        let tiles = Tiles {
             of_step: bring_tiles(at_step, image, step, of_step, &mut write)?,
             of_outputs: bring_tiles(at_outputs, image, step, of_outputs, &mut write)?,
-        })
+        };
+        image.put(self.counts, &[tiles.of_step as u32, tiles.of_outputs as u32]);
+        image.bring(self.counts..self.counts + 2, write)?;
+        Ok(tiles)
     }
 }
 
@@ -152,4 +157,57 @@ fn bring_tiles(
     }
     image.bring(at..at + n * TILE_WORDS, write)?;
     Ok(n)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sterna_program::{Limits, PageTable, Row};
+
+    #[test]
+    fn rows_with_the_same_adapters_are_in_tiles() {
+        let limits =
+            Limits { rows: 16, outputs: 16, seqs: 4, pages: 4, exact_pages: 0, sliding_pages: 0, states: 0 };
+        let mut p = Program::new("adapted", limits);
+        assert_eq!(AdaptersAt::new(5, &p).end(), 5);
+        p.adapters = vec!["one".to_owned(), "two".to_owned()];
+        let at = AdaptersAt::new(5, &p);
+        let mut pages = PageTable::new(4, 1);
+        let of = |uses: &[(u32, f32)]| uses.iter().map(|&(adapter, scale)| AdapterScale { adapter, scale });
+        // The order of a list, and adapters of scale 0, do not matter.
+        let lists: [&[(u32, f32)]; 4] =
+            [&[(1, 2.0), (0, 0.5)], &[], &[(0, 1.0), (1, 1.0)], &[(1, 3.0), (0, 0.0)]];
+        for (seq, uses) in lists.iter().enumerate() {
+            pages.set_adapters(seq as u32, of(uses).collect());
+        }
+        let row = |seq: u32| Row { token: 0, pos: 0, seq, logits: seq != 2 };
+        let seqs = [0, 1, 2, 3, 0, 0, 0, 0, 0, 0, 0, 0];
+        let rows: Vec<Row> = seqs.map(row).to_vec();
+        let mut device = vec![0; at.end()];
+        let mut image = Image::new(at.end());
+        let mut bring = |rows: &[Row]| {
+            let step = Step { rows, pages: &pages, sampling: &[], changes: &[] };
+            let tiles = at.bring(&mut image, &step, |at, words| {
+                device[at..at + words.len()].copy_from_slice(words);
+                Ok(())
+            });
+            (tiles.unwrap(), device.clone())
+        };
+        let (tiles, _) = bring(&rows[1..2]);
+        assert!(!tiles.are_any());
+        let (tiles, device) = bring(&rows);
+        // 10 rows of two adapters are two tiles, the row of one adapter is another.
+        assert_eq!((tiles.of_step, tiles.of_outputs), (3, 3));
+        let words = |from: usize, n: usize| &device[from..from + n];
+        let bits = |scale: f32| scale.to_bits();
+        assert_eq!(words(at.seqs, 5), [2, 0, bits(0.5), 1, bits(2.0)]);
+        assert_eq!(words(at.seqs + 5, 1), [0]);
+        assert_eq!(words(at.seqs + 15, 3), [1, 1, bits(3.0)]);
+        let [of_step, of_outputs] = at.tiles;
+        assert_eq!(words(of_step, 27)[..9], [8, 0, 2, 4, 5, 6, 7, 8, 9]);
+        assert_eq!(words(of_step, 27)[9..12], [2, 10, 11]);
+        assert_eq!(words(of_step, 27)[18..20], [1, 3]);
+        // Output rows are numbered among those with logits.
+        assert_eq!(words(of_outputs, 27)[..9], [8, 0, 3, 4, 5, 6, 7, 8, 9]);
+    }
 }

@@ -9,6 +9,9 @@ pub const MAX_ROWS: usize = 65_535;
 pub const NO_ADAPTERS: &str =
     "LoRA adapters: they run on the CPU and wgpu, or merged into the model's file by `sterna convert`";
 
+/// The entry for a stage of latent attention with LoRA adapters.
+pub const ADAPTERS_OF_LATENT: &str = "LoRA adapters of latent attention: they run on the CPU";
+
 /// Kernels that a backend lacks for a program, without duplicates.
 #[derive(Default)]
 pub struct Missing(Vec<String>);

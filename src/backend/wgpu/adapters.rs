@@ -17,6 +17,7 @@ use super::upload::{self, DeviceWeight};
 use super::weight::WeightFormat;
 use super::{Cx, Device, Dispatch, Grid, experts};
 use crate::BackendError;
+use crate::device::plan::ADAPTERS_OF_LATENT;
 use sterna_program::{ActQuant, Linear, Lora, Program, RowsOf, Stage, Weight};
 
 /// Types with kernels.
@@ -34,6 +35,9 @@ fn matrices(stage: &Stage) -> Vec<Weight> {
 /// Reasons why the adapters of a stage cannot run.
 pub fn missing(cx: &Device<'_>, p: &Program, stage: &Stage) -> Vec<String> {
     let mut missing = Vec::new();
+    if matches!(stage, Stage::LatentIn(_) | Stage::HeadProj(_)) && stage.has_adapters() {
+        missing.push(ADAPTERS_OF_LATENT.to_owned());
+    }
     let mut bytes = [0_u64; TYPES.len()];
     for w in matrices(stage) {
         let decl = p.weight_decl(w);

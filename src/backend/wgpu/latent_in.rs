@@ -18,8 +18,6 @@ pub fn missing(cx: &Device<'_>, p: &Program, s: &LatentIn) -> Vec<String> {
     let linears: Vec<&Linear> = q_latent.iter().map(|(linear, _)| linear).chain([wq, wkv]).collect();
     let mut missing = linear::missing(cx, p, "latent_in", &linears);
     missing.extend(missing_heads(cx, p, wk));
-    let has_pairs = linears.iter().any(|linear| !linear.lora.is_empty());
-    missing.extend(has_pairs.then(|| "adapters of latent attention".to_owned()));
     missing.extend(kv::unsupported(p.kv_decl(kv)));
     let is_rotated = q_latent.is_some() && wq.basis.is_some();
     missing.extend(is_rotated.then(|| "latent vectors of queries in a rotated basis".to_owned()));
@@ -41,9 +39,6 @@ pub fn missing_heads(cx: &Device<'_>, p: &Program, heads: &[Linear]) -> Vec<Stri
     };
     if !heads.iter().all(is_alike) {
         missing.push("heads of different types".to_owned());
-    }
-    if heads.iter().any(|linear| !linear.lora.is_empty()) {
-        missing.push("adapters of the matrices of heads".to_owned());
     }
     if heads.iter().any(|linear| linear.basis.is_some() || linear.bias.is_some()) {
         missing.push("heads with a bias or in a rotated basis".to_owned());

@@ -140,6 +140,7 @@ impl Shared {
                 | Stage::AltUpPredict(_)
                 | Stage::AltUpCorrect(_)
                 | Stage::Rescale(_)
+                | Stage::AddVector(_)
                 | Stage::Logits(_)
                 | Stage::Sample(_) => {}
             }

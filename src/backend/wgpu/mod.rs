@@ -8,6 +8,7 @@
 //! `proj_add.rs`.
 
 mod adapters;
+mod add_vector;
 mod alloc;
 mod altup;
 mod attend;
@@ -240,7 +241,7 @@ fn missing_of_stage(device: &Device<'_>, p: &Program, stage: &Stage) -> Vec<Stri
         Stage::Embed(s) => embed::missing(device, p, s),
         Stage::AttnIn(s) => attn_in::missing(device, p, s),
         Stage::ProjIn(s) => proj_in::missing(device, p, s),
-        Stage::Conv(_) | Stage::NormAdd(_) => Vec::new(),
+        Stage::Conv(_) | Stage::NormAdd(_) | Stage::AddVector(_) => Vec::new(),
         Stage::Delta(s) => delta::missing(p, s).into_iter().collect(),
         Stage::Mamba(_) => Vec::new(),
         Stage::AltUpPredict(s) => altup::missing_predict(s),
@@ -281,6 +282,7 @@ fn dispatches<'a>(cx: &Cx<'a>, stage: &'a Stage) -> Vec<Dispatch<'a>> {
         Stage::Mamba(s) => mamba::dispatches(cx, s),
         Stage::ProjAdd(s) => proj_add::dispatches(cx, s),
         Stage::NormAdd(s) => vec![proj_add::add_normed(cx, s)],
+        Stage::AddVector(s) => vec![add_vector::dispatch(cx, s)],
         Stage::FfnIn(s) => ffn_in::dispatches(cx, s),
         Stage::Logits(s) => logits::dispatches(cx, s),
         Stage::Experts(s) => experts::dispatches(cx, s),

@@ -144,7 +144,7 @@ impl StepMemory {
             image.put(runs + n_runs * RUN, &[run.start as u32, run.len() as u32, from, slots.to]);
             n_runs += 1;
         }
-        let n_encoder_rows = step.rows.len().min((adapters.seqs - encoder_rows) / ENCODER_ROW);
+        let n_encoder_rows = step.rows.len().min((adapters.counts - encoder_rows) / ENCODER_ROW);
         for (i, (row, end)) in step.rows.iter().zip(step.ends()).take(n_encoder_rows).enumerate() {
             let token_type = step.pages.token_type(row.seq, row.pos);
             image.put(encoder_rows + i * ENCODER_ROW, &[end, token_type]);

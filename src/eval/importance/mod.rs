@@ -195,6 +195,7 @@ fn inputs(model: &Model) -> Result<Vec<Inputs>, Error> {
             | Stage::AltUpPredict(_)
             | Stage::AltUpCorrect(_)
             | Stage::Rescale(_)
+            | Stage::AddVector(_)
             | Stage::Conv(_)
             | Stage::Mamba(_)
             | Stage::Embed(_)

@@ -298,8 +298,7 @@ impl Received {
             return lora_adapters::chosen(&list, served).map(Some);
         }
         let model = Fields::<OfModel>::of(&self.body).model()?;
-        let named = model.and_then(|name| served.engine.adapters().iter().position(|of| of.is_called(name)));
-        Ok(named.map(|at| [AdapterScale { adapter: at as u32, scale: 1.0 }].into()))
+        Ok(model.and_then(|name| served.adapter_called(name)))
     }
 
     /// Tokens of a conversation and the images among them, and parser options for its answer. Adds the

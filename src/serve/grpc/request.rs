@@ -54,6 +54,14 @@ impl ParsedRequest {
         let shows = request.response.take().unwrap_or_default();
         let kv = request.kv.take().unwrap_or_default();
         let prompt = prompt(request.prompt.take(), served)?;
+        let adapters = match request.lora_name.as_str() {
+            "" => None,
+            name => Some(served.adapter_called(name).ok_or_else(|| {
+                ApiError::bad(format!(
+                    "`lora_name`: want the name of an adapter of this server, got {name:?}"
+                ))
+            })?),
+        };
         let max_tokens = request.stopping.as_ref().map_or(0, |stopping| stopping.max_new_tokens);
         let fields = fields(&request, &shows)?;
         let mut options = generation(&Fields::of(&fields), served)?;
@@ -95,7 +103,7 @@ impl ParsedRequest {
             client: Arc::clone(&client.0),
             sender: Arc::clone(sender),
             salt: salt(&client.0, &cache_salt),
-            adapters: None,
+            adapters,
             cache_prompt,
             score_prompt,
             pooled: None,
@@ -117,7 +125,6 @@ fn refuse_what_is_not_here(request: &GenerateRequest) -> Result<(), ApiError> {
     };
     let asked = [
         ("media", !request.media.is_empty()),
-        ("lora_name", !request.lora_name.is_empty()),
         ("truncate_prompt_tokens", request.truncate_prompt_tokens > 0),
         ("decoding.allowed_token_ids", has(|decoding| !decoding.allowed_token_ids.is_empty())),
         ("decoding.bad_words_token_ids", has(|decoding| !decoding.bad_words_token_ids.is_empty())),

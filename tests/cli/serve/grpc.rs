@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use sterna::engine::SamplerOptions;
+use sterna::engine::{Adapter, EngineOptions, SamplerOptions};
 use sterna::grpc::{Grpc, GrpcOptions, KvEvents};
 use sterna::serve::{Companion, Loaded, ModelSource, ServeOptions, Server};
 use support::tokio::runtime::Runtime;
@@ -28,7 +28,7 @@ use support::vllm_proto::{
 use support::zeromq::{Socket, SocketRecv, SubSocket};
 use support::{rmp_serde, tokio, tonic};
 
-use super::client::{N_CTX, SLOTS, TestServer};
+use super::client::{N_CTX, SLOTS, TestServer, engine_with};
 use super::load::{Act, engine_that};
 
 pub fn grpc() -> Box<dyn Companion> {
@@ -258,6 +258,30 @@ fn grpc_has_stop_strings_and_logprobs() {
             for (id, candidates) in outputs.token_ids.iter().zip(&outputs.candidate_tokens) {
                 assert_eq!((candidates.tokens.len(), candidates.tokens[0].id), (3, *id));
             }
+        }
+    });
+}
+
+/// An adapter is chosen by its name, as over HTTP.
+#[test]
+fn grpc_requests_choose_adapters() {
+    let adapter = Adapter::new("sql.gguf", support::lora::of_bitnet(-6.0)).expect("a valid adapter");
+    let adapters = vec![adapter.with_scale(0.0).with_alias("sql")];
+    let engine = engine_with(|options| EngineOptions { adapters, ..options });
+    let server = TestServer::with_companions(engine, vec![grpc()], |_| ());
+    let prompt = prompt(5, 40);
+    let over_http = ["tiny", "sql"].map(|model| {
+        let body = json!({
+            "model": model, "prompt": prompt, "max_tokens": 12, "temperature": 0, "ignore_eos": true
+        });
+        server.post("/v1/completions", &body).ok()["choices"][0]["text"].as_str().expect("a text").to_owned()
+    });
+    assert_ne!(over_http[0], over_http[1]);
+    runtime().block_on(async {
+        let channel = channel(&server).await;
+        for (name, text) in ["", "sql"].into_iter().zip(&over_http) {
+            let asked = GenerateRequest { lora_name: name.into(), ..request(&prompt, 12) };
+            assert_eq!(generate(&channel, asked).await.expect("an answer").text, *text, "{name}");
         }
     });
 }

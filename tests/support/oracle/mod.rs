@@ -16,9 +16,10 @@ use std::ops::Range;
 use delta::SlotState;
 use ggml_types::HostTensor;
 use sterna::program::{
-    Act, ActQuant, AdapterScale, Attend, AttnIn, BasisId, Buf, Embed, Expert, Experts, FfnIn, GateAct,
-    Gating, HeadProj, KvDecl, LatentIn, Linear, Logits, Lora, Norm, NormAdd, NormKind, PAGE, Program,
-    ProjAdd, ProjIn, QkNorm, QueryScale, Rope, RopeStyle, Routing, Sample, Stage, Step, Weight, Xielu,
+    Act, ActQuant, AdapterScale, AddVector, Attend, AttnIn, BasisId, Buf, Embed, Expert, Experts, FfnIn,
+    GateAct, Gating, HeadProj, KvDecl, LatentIn, Linear, Logits, Lora, Norm, NormAdd, NormKind, PAGE,
+    Program, ProjAdd, ProjIn, QkNorm, QueryScale, Rope, RopeStyle, Routing, Sample, Stage, Step, Weight,
+    Xielu,
 };
 pub use value::Near;
 use value::{EPS, SUM};
@@ -90,6 +91,7 @@ impl<'a> Oracle<'a> {
                 Stage::AltUpPredict(s) => self.altup_predict(s, step),
                 Stage::AltUpCorrect(s) => self.altup_correct(s, step),
                 Stage::Rescale(s) => self.rescale(s, step),
+                Stage::AddVector(s) => self.add_vector(s, step),
                 Stage::FfnIn(s) => self.ffn_in(s, step),
                 Stage::Experts(s) => self.experts(s, step),
                 Stage::Logits(s) => self.logits(s, step),
@@ -364,6 +366,15 @@ impl<'a> Oracle<'a> {
                 continue;
             }
             let sums: Vec<_> = self.row(x, r).iter().zip(sum).map(|(x, y)| x.plus(y)).collect();
+            self.set_row(x, r, &sums);
+        }
+    }
+
+    fn add_vector(&mut self, s: &AddVector, step: &Step<'_>) {
+        let AddVector { x, v } = *s;
+        for r in 0..step.rows.len() {
+            let v = self.weights[v.0 as usize].iter().map(|v| Near::exact(*v));
+            let sums: Vec<_> = self.row(x, r).iter().zip(v).map(|(x, v)| x.plus(v)).collect();
             self.set_row(x, r, &sums);
         }
     }

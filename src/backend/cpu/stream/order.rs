@@ -52,7 +52,8 @@ fn used(stage: &Stage) -> (Vec<Weight>, &[Expert]) {
         Stage::Logits(s) => (vec![s.w.w], &[]),
         Stage::Embed(_) | Stage::Attend(_) | Stage::Conv(_) => (Vec::new(), &[]),
         Stage::AltUpPredict(_) | Stage::AltUpCorrect(_) | Stage::Rescale(_) => (Vec::new(), &[]),
-        Stage::Delta(_) | Stage::Mamba(_) | Stage::NormAdd(_) | Stage::Sample(_) => (Vec::new(), &[]),
+        Stage::Delta(_) | Stage::Mamba(_) | Stage::Sample(_) => (Vec::new(), &[]),
+        Stage::NormAdd(_) | Stage::AddVector(_) => (Vec::new(), &[]),
     }
 }
 

@@ -42,6 +42,7 @@ const MOST_OWN: u32 = (kv::MAX_PLAIN_DIM as u32).div_ceil(2 * THREADS);
 /// Kernels and shared code. Weight types and codecs have their own registries.
 const FILES: &[(&str, &str)] = &[
     ("activate.wgsl", wgsl!("../shaders/activate.wgsl")),
+    ("add_vector.wgsl", wgsl!("../shaders/add_vector.wgsl")),
     ("conv.wgsl", wgsl!("../shaders/conv.wgsl")),
     ("delta.wgsl", wgsl!("../shaders/delta.wgsl")),
     ("embed.wgsl", wgsl!("../shaders/embed.wgsl")),
@@ -156,6 +157,8 @@ pub enum Kernel {
     LoraSecond { ty: &'static str, experts: bool },
     /// Finishes products that adapters have changed: `act`, `gate` or `cap`.
     Activate(&'static str),
+    /// Adds a vector to rows.
+    AddVector,
     /// Chooses the experts of each row.
     Route,
     /// Sorts rows by expert.
@@ -208,7 +211,7 @@ impl Kernel {
     pub fn all() -> Vec<Self> {
         let mut all = vec![Self::SampleBest, Self::Sample, Self::Project, Self::Hadamard, Self::TokenTypes];
         all.extend([Self::Route, Self::Group, Self::Mix, Self::Delta, Self::DeltaTail, Self::SplitGate]);
-        all.extend([Self::Conv, Self::ConvTail, Self::Mamba, Self::MambaGate]);
+        all.extend([Self::AddVector, Self::Conv, Self::ConvTail, Self::Mamba, Self::MambaGate]);
         all.extend(["residual", "product", "rows"].map(Self::PostNorm));
         all.extend(["act", "gate", "cap"].map(Self::Activate));
         for ty in super::adapters::TYPES.map(|ty| ty.name()) {
@@ -272,6 +275,7 @@ impl Kernel {
             Self::LoraSecond { ty, experts: false } => format!("lora_second__{ty}"),
             Self::LoraSecond { ty, experts: true } => format!("experts_lora_second__{ty}"),
             Self::Activate(part) => format!("activate__{part}"),
+            Self::AddVector => "add_vector".to_owned(),
             Self::Route => "route".to_owned(),
             Self::Group => "group".to_owned(),
             Self::Mix => "mix".to_owned(),
@@ -327,6 +331,7 @@ impl Kernel {
             Self::LoraFirst { .. } | Self::LoraSecond { .. } | Self::LoraToken { .. } => &[R, R, R, R, W],
             Self::Activate("gate") => &[R, R, W],
             Self::Activate(_) => &[R, W],
+            Self::AddVector => &[R, R, W],
             Self::Route => &[R, R, W, R],
             Self::Group => &[R, W],
             Self::Mix => &[R, R, R, W],
@@ -363,9 +368,12 @@ impl Kernel {
             Self::Linear { rows: TILE, .. } | Self::HeadProj { rows: TILE, .. } => [TILE; 2],
             Self::Linear { rows, .. } | Self::HeadProj { rows, .. } => [THREADS / LANES, rows],
             Self::Conv | Self::ConvTail | Self::LoraSecond { .. } | Self::Activate(_) => [self.threads(), 1],
-            Self::Mix | Self::DeltaTail | Self::Gate { .. } | Self::SplitGate | Self::TokenTypes => {
-                [self.threads(), 1]
-            }
+            Self::AddVector
+            | Self::Mix
+            | Self::DeltaTail
+            | Self::Gate { .. }
+            | Self::SplitGate
+            | Self::TokenTypes => [self.threads(), 1],
             _ => [1, 1],
         }
     }
@@ -374,7 +382,7 @@ impl Kernel {
         match self {
             Self::Input { .. } | Self::PostNorm(_) | Self::Embed(_) | Self::TokenTypes => 256,
             Self::SampleBest | Self::Sample | Self::Route | Self::Group | Self::Mix | Self::Hadamard => 256,
-            Self::Conv | Self::ConvTail | Self::Activate(_) => 256,
+            Self::AddVector | Self::Conv | Self::ConvTail | Self::Activate(_) => 256,
             Self::LoraFirst { .. } | Self::LoraToken { .. } | Self::LoraSecond { .. } => THREADS,
             Self::DeltaTail | Self::Gate { .. } | Self::SplitGate => 256,
             Self::Delta | Self::Mamba => 128,
@@ -404,6 +412,7 @@ impl Kernel {
             Self::LoraToken { ty } => ("lora", context! { part => "token", type => ty }),
             Self::LoraSecond { ty, experts: _ } => ("lora", context! { part => "second", type => ty }),
             Self::Activate(part) => ("activate", context! { part }),
+            Self::AddVector => ("add_vector", context! {}),
             Self::Route => ("experts", context! { part => "route", most_experts => MAX_EXPERTS }),
             Self::Group => ("experts", context! { part => "group" }),
             Self::Mix => ("experts", context! { part => "mix" }),

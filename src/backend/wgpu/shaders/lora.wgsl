@@ -31,7 +31,7 @@ struct Params {
     stride: u32,
     out_cols: u32,
     out_at: u32,
-    first_row: u32,
+    unused: u32,
 #if experts
     n_experts: u32,
     n_used: u32,
@@ -174,7 +174,8 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
             }
         }
         for (var s = 0u; s < SUMS; s++) {
-            let all = reduce_sums(vec4(sums[4u * s], sums[4u * s + 1u], sums[4u * s + 2u], sums[4u * s + 3u]));
+            let at = 4u * s;
+            let all = reduce_sums(vec4(sums[at], sums[at + 1u], sums[at + 2u], sums[at + 3u]));
             let m = 4u * s + thread;
             if (thread < 4u && m < n) {
                 let factor = bitcast<f32>(pair.w) * scale_of(workgroup, m, j);
