@@ -2,11 +2,11 @@
 //! cuts, branches and interleaved sessions against single sessions.
 
 use ggml_types::turboquant::{KeyBasis, ScaleRule};
-use sterna::backend::KvPage;
+use sterna::backend::{Backend, KvPage};
 use sterna::engine::{Engine, EngineOptions, Session};
 use sterna::program::{Attend, KvDecl, KvWindow, PAGE, Program};
 use support::case::window::{Attention, Centre, DIM, Heads, RIGHT, Rule, TWO_OF_TWO, codec, distance};
-use support::case::{StepCase, cpus, rows, simt, wgpus, windowed_limits, windowed_pages};
+use support::case::{StepCase, cpus, rows, simt, simt_of_cards, wgpus, windowed_limits, windowed_pages};
 
 /// The same for [`TWO_OF_TWO`] on every kind of backend.
 fn attends_as(codecs: [&str; 2], rule: Rule, wrong: &[(&str, Rule)]) {
@@ -129,6 +129,18 @@ fn sinks_and_window_can_be_larger() {
 /// cards have different kernels for them.
 #[test]
 fn heads_of_every_shape_over_codes() {
+    over_codes(|| simt(1).into_iter().collect());
+}
+
+/// On cards that exist, lanes share rows of weights in other numbers, so that keys and values have other last
+/// bits, and some of them other codes.
+#[test]
+#[ignore = "thorough: scripts/test --all"]
+fn heads_of_every_shape_over_codes_on_cards() {
+    over_codes(simt_of_cards);
+}
+
+fn over_codes(on_cards: fn() -> Vec<Box<dyn Backend>>) {
     let all =
         [(1, 1, 128), (2, 3, 128), (1, 8, 128), (1, 9, 64), (2, 1, 64), (1, 17, 64), (1, 5, 32), (1, 3, 256)];
     for (codec, bits, shapes) in
@@ -142,8 +154,7 @@ fn heads_of_every_shape_over_codes() {
             let mut attention = Attention::new(heads, codec, codec, window);
             // With the first draws, an element of a key is within float rounding of a threshold of codes.
             attention.case.numbers.value();
-            let on_cards = simt(1).into_iter().collect();
-            support::case::window::attended_as(attention, [codec; 2], rule, &[], 260, on_cards);
+            support::case::window::attended_as(attention, [codec; 2], rule, &[], 260, on_cards());
         }
     }
 }
@@ -151,6 +162,16 @@ fn heads_of_every_shape_over_codes() {
 /// The same over block codecs, and over a block codec together with f16.
 #[test]
 fn heads_of_every_shape_over_blocks() {
+    over_blocks(|| simt(1).into_iter().collect());
+}
+
+#[test]
+#[ignore = "thorough: scripts/test --all"]
+fn heads_of_every_shape_over_blocks_on_cards() {
+    over_blocks(simt_of_cards);
+}
+
+fn over_blocks(on_cards: fn() -> Vec<Box<dyn Backend>>) {
     for (names, n_kv_heads, group, head_dim) in [
         (["q8_0", "q8_0"], 1, 1, 128),
         (["q4_0", "q4_0"], 2, 3, 128),
@@ -162,8 +183,7 @@ fn heads_of_every_shape_over_blocks() {
     ] {
         let heads = Heads { n_kv_heads, group, head_dim, value_scale: 1.0 };
         let rule = Rule { at_once: Some(names.map(codec)), ..RIGHT };
-        let on_cards = simt(1).into_iter().collect();
-        support::case::window::attends_as(heads, names, rule, &[], 260, on_cards);
+        support::case::window::attends_as(heads, names, rule, &[], 260, on_cards());
     }
 }
 
@@ -445,7 +465,7 @@ fn head_sizes_without_a_rotation_are_refused() {
     assert!(decl.k.vec_bytes(80).unwrap_err().to_string().contains("power of two"));
     p.kv(decl);
     let backend = sterna::backend::cpu::Cpu::new(1).unwrap();
-    assert!(sterna::backend::Backend::plan(&backend, &p).is_err());
+    assert!(Backend::plan(&backend, &p).is_err());
 }
 
 /// A backend without the kernels gives an error with an alternative before anything is loaded.

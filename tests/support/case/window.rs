@@ -185,7 +185,18 @@ struct Stored {
     means: Vec<Vec<f64>>,
 }
 
+/// True if two decoded vectors differ by more than float rounding.
+fn is_apart(a: &[f64], b: &[f64]) -> bool {
+    let size = a.iter().map(|x| x.abs()).fold(0.0, f64::max);
+    a.iter().zip(b).any(|(a, b)| (a - b).abs() > 1e-3 * size)
+}
+
 fn stored(rule: Rule, keys: bool, vectors: &[Vec<f32>]) -> Stored {
+    stored_around(rule, keys, vectors, &[])
+}
+
+/// The same with these means of pages, if there are any.
+fn stored_around(rule: Rule, keys: bool, vectors: &[Vec<f32>], means: &[Vec<f64>]) -> Stored {
     let head_dim = vectors[0].len();
     let n_pages = vectors.len().div_ceil(PAGE);
     if let Some(codecs) = rule.at_once {
@@ -213,7 +224,7 @@ fn stored(rule: Rule, keys: bool, vectors: &[Vec<f32>]) -> Stored {
         Centre::OwnPage => mean_of(page, false),
         Centre::OwnPageInFull => mean_of(page, true),
     };
-    let means: Vec<Vec<f64>> = exact.chunks(PAGE).map(mean).collect();
+    let means = if means.is_empty() { exact.chunks(PAGE).map(mean).collect() } else { means.to_vec() };
     let bytes_of_codes = rule.rounding.map(|_| as_bytes(codec.codebook()));
     let of_groups = |split: &Split| [0, 1].map(|group| as_bytes(split.codebook(group)));
     let bytes_of_groups = split.as_ref().filter(|_| rule.rounding.is_some()).map(of_groups);
@@ -246,58 +257,133 @@ fn stored(rule: Rule, keys: bool, vectors: &[Vec<f32>]) -> Stored {
     Stored { vectors, means }
 }
 
+/// A change of one element of a transformed key or value, as large as the rounding of float sums.
+#[derive(Clone, Copy)]
+struct Nudge {
+    keys: bool,
+    row: usize,
+    elem: usize,
+    /// Relative to the largest element.
+    by: f32,
+}
+
+impl Nudge {
+    fn apply(&self, x: &mut [f32]) {
+        let most = x.iter().fold(0.0_f32, |most, x| most.max(x.abs()));
+        x[self.elem] += self.by * most;
+    }
+}
+
+/// Size of a nudge: sums of a few hundred products in any order, and their transforms, are this close to each
+/// other.
+const NUDGE: f32 = 1e-6;
+
 impl Reference {
     /// `[rows, n_kv_heads * group * head_dim]`.
     pub fn attend(&self, rule: Rule) -> Vec<Vec<f64>> {
+        let of_heads: Vec<_> =
+            (0..self.heads.n_kv_heads).map(|head| self.attend_head(rule, head, &[])).collect();
+        (0..self.q.len()).map(|row| of_heads.iter().flat_map(|head| head[row].clone()).collect()).collect()
+    }
+
+    /// The keys or values of a head as the cache transforms them, `[rows, head_dim]`.
+    fn transformed(&self, rule: Rule, keys: bool, head: usize, nudges: &[Nudge]) -> Vec<Vec<f32>> {
+        let (side, x) = if keys { (Side::Keys, &self.k) } else { (Side::Values, &self.v) };
+        let at = head * self.heads.head_dim..(head + 1) * self.heads.head_dim;
+        let mut x: Vec<_> = x.iter().map(|x| rotated(rule, side, head, &x[at.clone()])).collect();
+        nudges.iter().filter(|nudge| nudge.keys == keys).for_each(|nudge| nudge.apply(&mut x[nudge.row]));
+        x
+    }
+
+    /// Nudges of a head's vectors, of which each gives one of them other codes.
+    fn nudges(&self, rule: Rule, head: usize) -> Vec<Nudge> {
+        let mut found = Vec::new();
+        for keys in [true, false] {
+            let x = self.transformed(rule, keys, head, &[]);
+            let plain = stored(rule, keys, &x);
+            // Each element of all vectors at once: a vector has its own codes.
+            for (elem, by) in (0..self.heads.head_dim).flat_map(|elem| [(elem, NUDGE), (elem, -NUDGE)]) {
+                let nudge = Nudge { keys, row: 0, elem, by };
+                let mut nudged = x.clone();
+                nudged.iter_mut().for_each(|x| nudge.apply(x));
+                // In other means, so many nudges would add up.
+                let nudged = stored_around(rule, keys, &nudged, &plain.means);
+                let pairs = plain.vectors.iter().zip(&nudged.vectors).enumerate();
+                let other = pairs.filter(|(_, (a, b))| is_apart(&a[1], &b[1]));
+                found.extend(other.map(|(row, _)| Nudge { row, ..nudge }));
+            }
+        }
+        found
+    }
+
+    /// The result for those codes, among all that rounding may give, that are the nearest to `got`; and the
+    /// number of vectors whose codes it takes.
+    fn nearest(&self, rule: Rule, got: &[Vec<f64>]) -> (Vec<Vec<f64>>, usize) {
         let Heads { n_kv_heads, group, head_dim, .. } = self.heads;
-        let mut out = vec![Vec::new(); self.q.len()];
+        let (mut out, mut n) = (vec![Vec::new(); self.q.len()], 0);
         for head in 0..n_kv_heads {
-            let at = head * head_dim..(head + 1) * head_dim;
-            let of_side = |side, x: &[Vec<f64>]| {
-                let x: Vec<_> = x.iter().map(|x| rotated(rule, side, head, &x[at.clone()])).collect();
-                stored(rule, side == Side::Keys, &x)
-            };
-            let (keys, values) = (of_side(Side::Keys, &self.k), of_side(Side::Values, &self.v));
-            for (pos, out) in out.iter_mut().enumerate() {
-                // Complete pages of the positions up to this one are read from their codes, except those in
-                // the window.
-                let coded_pages = ((pos + 1) / PAGE).saturating_sub(rule.window_pages);
-                let which = |p: usize| usize::from((rule.sink_pages..coded_pages).contains(&(p / PAGE)));
-                for i in 0..group {
-                    let q = &self.q[pos][(head * group + i) * head_dim..][..head_dim];
-                    let q = rotated(rule, Side::Queries, head, q);
-                    // The CUDA kernels quantise a query that is multiplied with codes: as a whole, or in runs
-                    // of 16 elements for block codecs.
-                    let coded_q = match rule.at_once {
-                        _ if rule.rounding.is_none() => q.clone(),
-                        None => quantise(&q, head_dim),
-                        Some([keys, _]) if keys.rotates() => quantise(&q, 16),
-                        Some(_) => q.clone(),
-                    };
-                    let dot = |q: &[f32], k: &[f64]| -> f64 {
-                        k.iter().zip(q).map(|(k, q)| k * f64::from(*q)).sum()
-                    };
-                    let score = |p: usize| match which(p) {
-                        0 if rule.at_once.is_none() => dot(&q, &keys.vectors[p][0]),
-                        _ => dot(&coded_q, &keys.vectors[p][1]) + dot(&q, &keys.means[p / PAGE]),
-                    };
-                    let first = rule.sliding.map_or(0, |n| (pos + 1).saturating_sub(n as usize));
-                    let last = pos.saturating_add(rule.ahead as usize).min(self.q.len() - 1);
-                    let seen = || first..=last;
-                    let scores: Vec<f64> = seen().map(|p| (self.scale * score(p)).exp()).collect();
-                    let total: f64 = scores.iter().sum();
-                    let mut sum = vec![0.0_f64; head_dim];
-                    for (p, score) in seen().zip(&scores) {
-                        sum.iter_mut()
-                            .zip(&values.vectors[p][which(p)])
-                            .for_each(|(sum, v)| *sum += score / total * v);
+            let at = head * group * head_dim..(head + 1) * group * head_dim;
+            let got: Vec<_> = got.iter().map(|row| row[at.clone()].to_vec()).collect();
+            let (mut taken, mut best) = (Vec::new(), self.attend_head(rule, head, &[]));
+            if distance(&got, &best) > MOST {
+                for nudge in self.nudges(rule, head) {
+                    let with: Vec<_> = taken.iter().copied().chain([nudge]).collect();
+                    let other = self.attend_head(rule, head, &with);
+                    if distance(&got, &other) < distance(&got, &best) {
+                        (taken, best) = (with, other);
                     }
-                    let mut sum: Vec<f32> = sum.iter().map(|x| *x as f32).collect();
-                    if rule.rotates(false) {
-                        Rotation::new(head_dim).unwrap().undo(&mut sum);
-                    }
-                    out.extend(sum.into_iter().map(f64::from));
                 }
+            }
+            n += taken.len();
+            out.iter_mut().zip(best).for_each(|(out, row)| out.extend(row));
+        }
+        (out, n)
+    }
+
+    /// Of one KV head and its queries, whose vectors are nudged: `[rows, group * head_dim]`.
+    fn attend_head(&self, rule: Rule, head: usize, nudges: &[Nudge]) -> Vec<Vec<f64>> {
+        let Heads { group, head_dim, .. } = self.heads;
+        let mut out = vec![Vec::new(); self.q.len()];
+        let of_side = |keys| stored(rule, keys, &self.transformed(rule, keys, head, nudges));
+        let (keys, values) = (of_side(true), of_side(false));
+        for (pos, out) in out.iter_mut().enumerate() {
+            // Complete pages of the positions up to this one are read from their codes, except those in
+            // the window.
+            let coded_pages = ((pos + 1) / PAGE).saturating_sub(rule.window_pages);
+            let which = |p: usize| usize::from((rule.sink_pages..coded_pages).contains(&(p / PAGE)));
+            for i in 0..group {
+                let q = &self.q[pos][(head * group + i) * head_dim..][..head_dim];
+                let q = rotated(rule, Side::Queries, head, q);
+                // The CUDA kernels quantise a query that is multiplied with codes: as a whole, or in runs
+                // of 16 elements for block codecs.
+                let coded_q = match rule.at_once {
+                    _ if rule.rounding.is_none() => q.clone(),
+                    None => quantise(&q, head_dim),
+                    Some([keys, _]) if keys.rotates() => quantise(&q, 16),
+                    Some(_) => q.clone(),
+                };
+                let dot =
+                    |q: &[f32], k: &[f64]| -> f64 { k.iter().zip(q).map(|(k, q)| k * f64::from(*q)).sum() };
+                let score = |p: usize| match which(p) {
+                    0 if rule.at_once.is_none() => dot(&q, &keys.vectors[p][0]),
+                    _ => dot(&coded_q, &keys.vectors[p][1]) + dot(&q, &keys.means[p / PAGE]),
+                };
+                let first = rule.sliding.map_or(0, |n| (pos + 1).saturating_sub(n as usize));
+                let last = pos.saturating_add(rule.ahead as usize).min(self.q.len() - 1);
+                let seen = || first..=last;
+                let scores: Vec<f64> = seen().map(|p| (self.scale * score(p)).exp()).collect();
+                let total: f64 = scores.iter().sum();
+                let mut sum = vec![0.0_f64; head_dim];
+                for (p, score) in seen().zip(&scores) {
+                    sum.iter_mut()
+                        .zip(&values.vectors[p][which(p)])
+                        .for_each(|(sum, v)| *sum += score / total * v);
+                }
+                let mut sum: Vec<f32> = sum.iter().map(|x| *x as f32).collect();
+                if rule.rotates(false) {
+                    Rotation::new(head_dim).unwrap().undo(&mut sum);
+                }
+                out.extend(sum.into_iter().map(f64::from));
             }
         }
         out
@@ -401,6 +487,9 @@ impl Attention {
     }
 }
 
+/// Largest distance of a right result.
+const MOST: f64 = 2e-4;
+
 /// Root mean square of the differences, relative to that of `b`.
 pub fn distance(a: &[Vec<f64>], b: &[Vec<f64>]) -> f64 {
     let pairs = || a.iter().flatten().zip(b.iter().flatten());
@@ -450,7 +539,8 @@ pub fn attended_as(
     let inputs = attention.case.numbers.values(n_rows as usize * DIM);
     let reference = attention.reference(&inputs);
     let on_cards = Rule { rounding: Some(Rounded::on_cards(heads.head_dim)), ..rule };
-    let wants = [rule, on_cards].map(|rule| reference.attend(rule));
+    let rules = [rule, on_cards];
+    let wants = rules.map(|rule| reference.attend(rule));
     // A cache that keeps a sliding window gets fewer pages than positions, and reuses them.
     let rings: &[usize] = if rule.sliding.is_some() && rule.ahead == 0 { &[0, RING] } else { &[0] };
     for mut backend in backends {
@@ -458,7 +548,7 @@ pub fn attended_as(
             attention.keep(*ring);
             let device = backend.device();
             let on_wgpu = backend.name() == "wgpu";
-            let want = &wants[usize::from(backend.name().starts_with("cuda"))];
+            let which = usize::from(backend.name().starts_with("cuda"));
             let mut pages = windowed_pages(1, 6);
             let mut running = attention.case.on(&mut *backend);
             let mut got = Vec::new();
@@ -484,12 +574,16 @@ pub fn attended_as(
                     break;
                 }
             }
-            // f32 sums, and a few values that round to the other f16 or get the other code at a threshold.
+            // Where the products of the device have other last bits than f64, a vector may get other codes:
+            // an element at a border, or a block that two scales fit equally well. All rows that attend to it
+            // move, by more than the bound. So the result is compared with that of the nearest codes that
+            // rounding may give; its bound is for f32 sums, and for values that round to the other f16.
+            let is_near = on_wgpu || distance(&got, &wants[which]) < MOST;
+            let nearest = (!is_near).then(|| reference.nearest(rules[which], &got));
+            let (want, flipped) = nearest.as_ref().map_or((&wants[which], 0), |(want, n)| (want, *n));
             let error = distance(&got, want);
-            // A block is encoded differently for inputs that differ by a rounding: if two scales fit equally
-            // well, or an element is on a boundary, all rows that attend to the vector move a little. So on a
-            // device whose products differ from the CPU's in any bit, nine heads in ten must be as close as
-            // ever, and all of them close.
+            // wgpu's products differ more often, so that nine heads in ten must be as close as ever, and all
+            // of them close.
             let all_but = if on_wgpu && rule.at_once.is_some() { 0.1 } else { 0.0 };
             let most = distance_of_most(&got, want, heads.head_dim, all_but);
             let Heads { n_kv_heads, group, head_dim, value_scale } = heads;
@@ -497,7 +591,15 @@ pub fn attended_as(
                 "{n_kv_heads} x {group} heads of {head_dim}, values x {value_scale}, {k}, {v} on {device}, a \
                  ring of {ring} pages"
             );
-            assert!(most < 2e-4 && error < 2e-3, "{what}: {most}, {error} of all");
+            assert!(
+                most < MOST && error < 2e-3,
+                "{what}: {most}, {error} of all, {flipped} codes taken over"
+            );
+            if flipped > 0 {
+                println!("{what}: {flipped} vectors with other codes, {}", distance(&got, &wants[which]));
+            }
+            // Codes near a border are rare.
+            assert!(flipped <= 2 + n_rows as usize / 50, "{what}: {flipped} vectors with other codes");
             // The results of a wrong cache are far from that on every backend.
             for (what, rule) in std::mem::take(&mut wrong) {
                 let error = distance(&got, &reference.attend(*rule));
