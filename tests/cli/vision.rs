@@ -2,9 +2,8 @@
 #![cfg(feature = "cli")]
 
 use std::fs;
-use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Output, Stdio};
+use std::process::Output;
 
 use sterna::gguf::Gguf;
 
@@ -90,10 +89,7 @@ fn chat(folder: &Path, mmproj: &[&str], lines: &str) -> Output {
     let fixed = ["--temp", "0", "-n", "8", "-t", "2", "-c", "256", "--backend", "cpu"];
     let mut command = command();
     command.args(["chat", "-m"]).arg(folder.join("text.gguf")).args(fixed).args(mmproj).current_dir(folder);
-    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().unwrap();
-    child.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
-    child.wait_with_output().unwrap()
+    command.write_stdin(lines).output().unwrap()
 }
 
 /// An image by its command and by its path, in the first turn and in a later one, which reuses the first.
