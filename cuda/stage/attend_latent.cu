@@ -3,8 +3,8 @@
 // query heads share the cache's only head.
 //
 // Split-K flash decoding. A block owns one batch row, up to LATENT_HEADS query heads and one split of the
-// positions: x = tile of query heads, y = split, z = row. Its keys are copied to shared memory kPositions at a
-// time, and each warp owns one of the heads: lane i computes the score of the i-th of these positions, and
+// positions: x = tile of query heads, y = split, z = row. Its keys are copied to shared memory kPositions at
+// a time, and each warp owns one of the heads: lane i computes the score of the i-th of these positions, and
 // then each lane adds up its pairs of elements over all of them. So a key is read once for all heads of the
 // block. With one split the block writes the result; otherwise it stores its part in `partial`, and the last
 // block to arrive merges the parts.

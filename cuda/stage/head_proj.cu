@@ -1,8 +1,8 @@
 // HeadProj: out[r][h] = W[h] x[r][h], each head with a matrix of its own. Also computes the parts of latent
 // attention's queries that are not rotated.
 //
-// A block processes one head of one batch row as a step of one row (lib/linear.cuh): x = share of the outputs,
-// y = head, z = row. A slot of a warp owns an output. Reads the matrix of a head once per batch row.
+// A block processes one head of one batch row as a step of one row (lib/linear.cuh): x = share of the
+// outputs, y = head, z = row. A slot of a warp owns an output. Reads the matrix of a head once per batch row.
 #include "../lib/by_block.cuh"
 #include "../lib/linear.cuh"
 #include "../params_latent.h"

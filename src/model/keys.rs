@@ -76,8 +76,8 @@ impl AskedKeys {
     pub fn check(&self, metadata: &Metadata, architecture: &str) -> Result<(), ModelError> {
         let asked = self.0.borrow();
         let other = |name: &str| metadata.get(&format!("{architecture}.{name}"));
-        let has_experts = !other("expert_count").is_none_or(is_off);
-        let slides = !other("attention.sliding_window").is_none_or(is_off);
+        let is_on = |name: &str| other(name).is_some_and(|value| !is_off(value));
+        let (has_experts, slides) = (is_on("expert_count"), is_on("attention.sliding_window"));
         let has_yarn = matches!(other("rope.scaling.type"), Some(Value::Str(kind)) if kind == "yarn");
         let is_known = |key: &str| {
             asked.contains(key)
