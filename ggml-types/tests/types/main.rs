@@ -4,4 +4,5 @@ mod attention;
 mod normal;
 mod registry;
 mod split;
+mod trellis;
 mod turboquant;
