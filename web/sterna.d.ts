@@ -26,8 +26,8 @@ export interface Progress {
 
 /** Types of the KV cache. */
 export type CacheType =
-  "f16" | "f32" | "q8_0" | "q4_0" | "turboquant" | "turboquant-4" | "turboquant-mse" | "tq3_0" |
-  "bf16" | "q5_1" | "q5_0" | "q4_1" | "iq4_nl" | (string & {});
+  "f16" | "f32" | "q8_0" | "q4_0" | "turboquant" | "turboquant-t" | "turboquant-4" | "turboquant-mse" |
+  "tq3_0" | "bf16" | "q5_1" | "q5_0" | "q4_1" | "iq4_nl" | (string & {});
 
 /** Options for loading a model. */
 export interface LoadOptions {

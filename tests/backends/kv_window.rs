@@ -111,6 +111,25 @@ fn attention_matches_keys_in_two_groups() {
     }
 }
 
+/// Codes of trellises of keys and values, or of values alone.
+#[test]
+fn attention_matches_the_codes_of_trellises() {
+    for head_dim in [32, 64, 128, 256] {
+        let heads = Heads { head_dim, ..TWO_OF_TWO };
+        let bases = Some(leak(bases(head_dim, false)));
+        for (k, trellis) in [("turboquant-t", [true, true]), ("turboquant", [false, true])] {
+            let rule = Rule { bases, trellis, ..RIGHT };
+            let wrong = [
+                ("Lloyd-Max codes of values", Rule { trellis: [trellis[0], false], ..rule }),
+                ("the other codes of keys", Rule { trellis: [!trellis[0], true], ..rule }),
+                ("the mean of the first page", Rule { centre: Centre::FirstPage, ..rule }),
+            ];
+            let backends = cpus(&[1, 3]).into_iter().collect();
+            support::case::window::attends_as(heads, [k, "turboquant-t"], rule, &wrong, 330, backends);
+        }
+    }
+}
+
 #[test]
 fn sinks_and_window_can_be_larger() {
     let rule = Rule { sink_pages: 2, window_pages: 2, ..RIGHT };

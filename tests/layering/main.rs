@@ -56,6 +56,7 @@ const UNSAFE: &[(&str, &str)] = &[
     ("src/backend/cpu/simd/neon.rs", "instructions"),
     ("src/backend/cpu/simd/q6_k.rs", "a kernel over an instruction set's vectors"),
     ("src/backend/cpu/simd/real/codes.rs", "a kernel over an instruction set's vectors"),
+    ("src/backend/cpu/simd/real/trellis.rs", "kernels over an instruction set's vectors"),
     ("src/backend/cpu/simd/real/vector.rs", "a kernel over an instruction set's vectors"),
     ("src/backend/cpu/simd/ternary/mod.rs", "kernels over an instruction set's vectors"),
     ("src/backend/cpu/simd/ternary/gemm.rs", "kernels over an instruction set's vectors"),

@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::QuantError;
-use crate::turboquant::{KeyMean, LogScale, Qjl};
+use crate::turboquant::{KeyMean, LogScale, PathSearch, Qjl, Trellis};
 
 mod bf16;
 mod f16;
@@ -21,6 +21,8 @@ mod turboquant;
 mod turboquant_4;
 #[path = "turboquant-mse.rs"]
 mod turboquant_mse;
+#[path = "turboquant-t.rs"]
+mod turboquant_t;
 
 /// A storage format for the `[head_dim]` vectors of a KV cache.
 pub trait KvCodec: fmt::Debug + Sync {
@@ -128,6 +130,10 @@ pub enum KvForm {
     /// In the [basis](Self::has_basis) of its head and windowed; 4-bit Lloyd-Max codes of one half and 2-bit
     /// codes of the other, two 8-bit scales per vector. For keys.
     Lloyd42,
+    /// As [`Lloyd42`](Self::Lloyd42), with the codes of two trellises. For keys.
+    Trellis42,
+    /// Rotated and windowed; 3-bit codes of a trellis, one scale per vector. For values.
+    Trellis3,
     /// Bytes that only the codec reads and writes, neither rotated nor windowed.
     Opaque,
 }
@@ -146,7 +152,9 @@ impl KvForm {
             | Self::Lloyd3
             | Self::Lloyd4
             | Self::Lloyd2Signs
-            | Self::Lloyd42 => true,
+            | Self::Lloyd42
+            | Self::Trellis42
+            | Self::Trellis3 => true,
         }
     }
 
@@ -154,7 +162,7 @@ impl KvForm {
     /// head, and queries in its inverse. Other forms rotate all vectors by the same
     /// [`Rotation`](crate::turboquant::Rotation).
     pub const fn has_basis(self) -> bool {
-        matches!(self, Self::Lloyd42)
+        matches!(self, Self::Lloyd42 | Self::Trellis42)
     }
 
     /// True if only pages that have left the window are encoded.
@@ -170,15 +178,20 @@ impl KvForm {
             | Self::Q5_1
             | Self::Iq4Nl
             | Self::Opaque => false,
-            Self::Lloyd3 | Self::Lloyd4 | Self::Lloyd2Signs | Self::Lloyd42 => true,
+            Self::Lloyd3
+            | Self::Lloyd4
+            | Self::Lloyd2Signs
+            | Self::Lloyd42
+            | Self::Trellis42
+            | Self::Trellis3 => true,
         }
     }
 }
 
 /// Remark in a list for codecs whose form has kernels on no device.
 fn on_processor(form: KvForm) -> Option<&'static str> {
-    matches!(form, KvForm::Bf16 | KvForm::Q4_1 | KvForm::Q5_0 | KvForm::Q5_1 | KvForm::Iq4Nl)
-        .then_some("on the CPU only")
+    let blocks = matches!(form, KvForm::Bf16 | KvForm::Q4_1 | KvForm::Q5_0 | KvForm::Q5_1 | KvForm::Iq4Nl);
+    (blocks || matches!(form, KvForm::Trellis42 | KvForm::Trellis3)).then_some("on the CPU only")
 }
 
 /// The two sides of a KV cache, which may need different codecs: keys are multiplied with queries, values are
@@ -199,6 +212,19 @@ pub trait KvVectors: fmt::Debug + Send + Sync {
     /// # Panics
     /// If the lengths do not match: a bug of the caller.
     fn encode(&self, x: &[f32], out: &mut [u8]) -> bool;
+
+    /// Encodes `n` vectors, `[n, head_dim]`, to `[n, vec_bytes]`, with the bytes of [`encode`](Self::encode).
+    /// Codes of a [`Trellis`] are found by `search`. Returns the number of vectors in which something had to
+    /// be clamped.
+    ///
+    /// # Panics
+    /// If the lengths do not match, or `n` is 0: a bug of the caller.
+    fn encode_all(&self, n: usize, x: &[f32], out: &mut [u8], search: PathSearch) -> usize {
+        let _ = search;
+        let (head_dim, vec_bytes) = (x.len() / n, out.len() / n);
+        let vectors = x.chunks_exact(head_dim).zip(out.chunks_exact_mut(vec_bytes));
+        vectors.filter_map(|(x, out)| (!self.encode(x, out)).then_some(())).count()
+    }
 
     /// Decodes one vector. This is the definition; every faster path is compared with it.
     ///
@@ -263,6 +289,10 @@ pub enum CodeValues {
         /// Value of the third bit.
         sign: f32,
     },
+    /// The codes of a block are those of a trellis, whose values are in units of `1 / `[`Trellis::UNIT`].
+    Trellis(&'static Trellis),
+    /// Two blocks with a trellis each.
+    Trellises([&'static Trellis; 2]),
 }
 
 /// Elements of 2 bytes.
@@ -281,6 +311,7 @@ pub static REGISTRY: &[&dyn KvCodec] = &[
     Q8_0,
     &q4_0::Q4_0,
     TURBOQUANT,
+    &turboquant_t::TURBOQUANT_T,
     &turboquant_4::TURBOQUANT_4,
     &turboquant_mse::TURBOQUANT_MSE,
     &tq3_0::Tq3_0,

@@ -114,21 +114,31 @@ impl Lloyd {
     }
 
     fn put(&self, body: &mut [u8], i: usize, code: u8) {
-        let (dim, plane) = (self.dim, self.dim / 4);
-        if self.bits == 3 {
-            body[i % plane] |= (code & 3) << (2 * (i / plane));
-            body[plane + i / 8] |= (code >> 2) << (i % 8);
-        } else {
-            body[i % (dim / 2)] |= code << (4 * (i / (dim / 2)));
+        let half = self.dim / 2;
+        match self.bits {
+            3 => Self::put_3(self.dim, body, i, code),
+            _ => body[i % half] |= code << (4 * (i / half)),
         }
     }
 
     fn code(&self, body: &[u8], i: usize) -> u8 {
-        let (dim, plane) = (self.dim, self.dim / 4);
-        if self.bits == 3 {
-            (body[i % plane] >> (2 * (i / plane)) & 3) | (body[plane + i / 8] >> (i % 8) & 1) << 2
-        } else {
-            body[i % (dim / 2)] >> (4 * (i / (dim / 2))) & 15
+        let half = self.dim / 2;
+        match self.bits {
+            3 => Self::code_3(self.dim, body, i),
+            _ => body[i % half] >> (4 * (i / half)) & 15,
         }
+    }
+
+    /// Sets a code of 3 bits whose bits are 0.
+    pub(super) fn put_3(dim: usize, body: &mut [u8], i: usize, code: u8) {
+        let plane = dim / 4;
+        body[i % plane] |= (code & 3) << (2 * (i / plane));
+        body[plane + i / 8] |= (code >> 2) << (i % 8);
+    }
+
+    /// A code of 3 bits.
+    pub(super) fn code_3(dim: usize, body: &[u8], i: usize) -> u8 {
+        let plane = dim / 4;
+        (body[i % plane] >> (2 * (i / plane)) & 3) | (body[plane + i / 8] >> (i % 8) & 1) << 2
     }
 }

@@ -7,7 +7,9 @@
 //! code and, for the residual, one sign per coordinate of a second projection ([`Qjl`]).
 //!
 //! [`Split`] is ours and for keys: a [`KeyBasis`] divides their elements into two groups, each rotated and
-//! encoded for itself, with more bits for the group that matters more.
+//! encoded for itself, with more bits for the group that matters more. [`TrellisSplit`] and
+//! [`TrellisVector`] are ours, too: their codes are those of a [`Trellis`], in which the value of a code
+//! depends on the codes before it, and which are found by a search.
 //!
 //! `Lloyd` and `Prod` work on rotated vectors: the cache rotates a vector once when it is stored, and rotates
 //! queries instead of rotating keys back. Keys are encoded a page at a time, less the page's [`KeyMean`].
@@ -21,6 +23,8 @@ mod prod;
 mod qjl;
 mod rotate;
 mod split;
+mod trellis;
+mod trellis_vectors;
 
 pub use basis::{KeyBasis, KeyVariances};
 pub use codebook::Codebook;
@@ -31,6 +35,8 @@ pub use prod::Prod;
 pub use qjl::{Projection, Qjl};
 pub use rotate::{Rotation, hadamard, sign_bits};
 pub use split::{LogScale, Split};
+pub use trellis::{TRELLIS_2, TRELLIS_3, TRELLIS_4, Trellis};
+pub use trellis_vectors::{PathSearch, SEARCHED, TrellisSplit, TrellisVector, plain_search};
 
 use half::f16;
 

@@ -128,10 +128,11 @@ impl Split {
             let square = dot(y(), y());
             let unit = if square > 0.0 { 1.0 / square.sqrt() } else { 0.0 };
             for (i, y) in y().enumerate() {
-                let (at, shift) = self.place(group, i);
+                let (at, shift) = Self::place(self.dim, group, i);
                 out[at] |= book.code(y * unit) << shift;
             }
-            let c = (0..self.dim / 2).map(|i| book.centroids()[usize::from(self.code(out, group, i))]);
+            let c =
+                (0..self.dim / 2).map(|i| book.centroids()[usize::from(Self::code(out, self.dim, group, i))]);
             let (code, clamped) = scale.encode(if square > 0.0 { square / dot(y(), c) } else { 0.0 });
             out[group] = code;
             whole &= !clamped;
@@ -149,7 +150,7 @@ impl Split {
             let Group { book, scale } = &self.groups[group];
             let scale = f64::from(scale.decode(bytes[group]));
             for (i, out) in out.iter_mut().enumerate() {
-                *out = (scale * book.centroids()[usize::from(self.code(bytes, group, i))]) as f32;
+                *out = (scale * book.centroids()[usize::from(Self::code(bytes, self.dim, group, i))]) as f32;
             }
         }
     }
@@ -159,22 +160,28 @@ impl Split {
     /// # Panics
     /// If the lengths do not match.
     pub fn split(&self, bytes: &[u8], codes: &mut [u8]) -> [u8; 2] {
-        assert_eq!((codes.len(), bytes.len()), (self.dim, self.bytes()));
-        for (group, codes) in codes.chunks_exact_mut(self.dim / 2).enumerate() {
-            codes.iter_mut().enumerate().for_each(|(i, code)| *code = self.code(bytes, group, i));
+        Self::split_of(self.dim, bytes, codes)
+    }
+
+    /// [`split`](Self::split) of a vector of `dim` elements.
+    pub(super) fn split_of(dim: usize, bytes: &[u8], codes: &mut [u8]) -> [u8; 2] {
+        assert_eq!((codes.len(), bytes.len()), (dim, Self::bytes_of(dim)));
+        for (group, codes) in codes.chunks_exact_mut(dim / 2).enumerate() {
+            codes.iter_mut().enumerate().for_each(|(i, code)| *code = Self::code(bytes, dim, group, i));
         }
         [bytes[0], bytes[1]]
     }
 
-    /// Byte and shift of element `i` of a group.
-    fn place(&self, group: usize, i: usize) -> (usize, usize) {
-        let per_byte = self.dim / 2 * BITS[group] / 8;
-        let start = [2, 2 + self.dim / 4][group];
+    /// Byte and shift of element `i` of a group of a vector of `dim` elements.
+    pub(super) fn place(dim: usize, group: usize, i: usize) -> (usize, usize) {
+        let per_byte = dim / 2 * BITS[group] / 8;
+        let start = [2, 2 + dim / 4][group];
         (start + i % per_byte, BITS[group] * (i / per_byte))
     }
 
-    fn code(&self, bytes: &[u8], group: usize, i: usize) -> u8 {
-        let (at, shift) = self.place(group, i);
+    /// The code of that element.
+    pub(super) fn code(bytes: &[u8], dim: usize, group: usize, i: usize) -> u8 {
+        let (at, shift) = Self::place(dim, group, i);
         bytes[at] >> shift & ((1 << BITS[group]) - 1)
     }
 }

@@ -5,4 +5,5 @@ mod normal;
 mod pages;
 mod registry;
 mod split;
+mod trellis;
 mod turboquant;

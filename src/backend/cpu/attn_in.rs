@@ -157,7 +157,8 @@ pub fn run<'a>(cx: &mut Cx<'a>, s: &AttnIn) -> Result<(), BackendError> {
         }
     });
     if wk.is_some() {
-        kv.put(cx.pool, rows, cx.step.pages, &cx.scratch.k[..n * kv_cols], &cx.scratch.v[..n * kv_cols]);
+        let of_rows = [&cx.scratch.k[..n * kv_cols], &cx.scratch.v[..n * kv_cols]];
+        kv.put(kernels, cx.pool, rows, cx.step.pages, of_rows);
     }
     Ok(())
 }

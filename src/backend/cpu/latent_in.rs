@@ -49,6 +49,6 @@ pub fn run(cx: &mut Cx<'_>, s: &LatentIn) -> Result<(), BackendError> {
         }
     }
     head_proj::project(&mut cx.layers, n, wk, (parts, part), &mut cx.scratch.product, (q, head_dim))?;
-    kv.put(cx.pool, rows, cx.step.pages, keys, &[]);
+    kv.put(kernels, cx.pool, rows, cx.step.pages, [keys, &[]]);
     Ok(())
 }

@@ -63,6 +63,7 @@ fn row_sizes(form: KvForm) -> &'static [usize] {
         KvForm::Lloyd3 | KvForm::Lloyd4 | KvForm::Lloyd42 => &[64, 128, 256],
         KvForm::F16 | KvForm::F32 | KvForm::Q8_0 | KvForm::Q4_0 | KvForm::Lloyd2Signs | KvForm::Opaque => &[],
         KvForm::Bf16 | KvForm::Q4_1 | KvForm::Q5_0 | KvForm::Q5_1 | KvForm::Iq4Nl => &[],
+        KvForm::Trellis42 | KvForm::Trellis3 => &[],
     }
 }
 

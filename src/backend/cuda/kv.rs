@@ -58,6 +58,7 @@ pub fn kernels() -> impl Iterator<Item = KernelName> {
             KvForm::Lloyd3 | KvForm::Lloyd4 | KvForm::Lloyd2Signs | KvForm::Lloyd42 => &["append", "attend"],
             KvForm::Q8_0 | KvForm::Q4_0 | KvForm::Opaque => &[],
             KvForm::Bf16 | KvForm::Q4_1 | KvForm::Q5_0 | KvForm::Q5_1 | KvForm::Iq4Nl => &[],
+            KvForm::Trellis42 | KvForm::Trellis3 => &[],
         };
         let codec = codec.name();
         stages.iter().map(move |stage| KernelName::of(stage, codec))
@@ -104,6 +105,7 @@ fn blocks(form: KvForm) -> Option<u32> {
         KvForm::F32 | KvForm::Lloyd3 | KvForm::Lloyd4 | KvForm::Lloyd2Signs => None,
         KvForm::Lloyd42 | KvForm::Opaque => None,
         KvForm::Bf16 | KvForm::Q4_1 | KvForm::Q5_0 | KvForm::Q5_1 | KvForm::Iq4Nl => None,
+        KvForm::Trellis42 | KvForm::Trellis3 => None,
     }
 }
 

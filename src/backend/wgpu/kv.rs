@@ -71,6 +71,7 @@ impl Codec {
             KvForm::Lloyd42 => (KernelForm::Split, SPLIT),
             KvForm::Opaque => return None,
             KvForm::Bf16 | KvForm::Q4_1 | KvForm::Q5_0 | KvForm::Q5_1 | KvForm::Iq4Nl => return None,
+            KvForm::Trellis42 | KvForm::Trellis3 => return None,
         };
         Some(Self { codec, form, kernels, shader })
     }

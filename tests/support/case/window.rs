@@ -1,6 +1,8 @@
 //! Attention over windowed and rotated KV caches, and an f64 reference built on the codecs' own definition.
 
-use ggml_types::turboquant::{Codebook, KeyBasis, Lloyd, Rotation, ScaleRule, Split};
+use ggml_types::turboquant::{
+    Codebook, KeyBasis, Lloyd, Rotation, ScaleRule, Split, TrellisSplit, TrellisVector, plain_search,
+};
 use ggml_types::{KvCodec, KvSide, kv_by_name, kv_on};
 use half::f16;
 use sterna::backend::Backend;
@@ -50,6 +52,8 @@ pub struct Rule {
     pub ahead: u32,
     /// Bases of the KV heads, if keys are stored in two groups.
     pub bases: Option<&'static [KeyBasis]>,
+    /// True if the codes of keys, in two groups, and of values are those of trellises.
+    pub trellis: [bool; 2],
     /// Codecs of keys and of values, if there is no window.
     pub at_once: Option<[&'static dyn KvCodec; 2]>,
     /// Rounding of key codes, and of the queries multiplied with them, to bytes, as in the CUDA kernels;
@@ -68,6 +72,7 @@ pub const RIGHT: Rule = Rule {
     sliding: None,
     ahead: 0,
     bases: None,
+    trellis: [false; 2],
     at_once: None,
     rounding: None,
 };
@@ -230,6 +235,19 @@ fn stored_around(rule: Rule, keys: bool, vectors: &[Vec<f32>], means: &[Vec<f64>
     let bytes_of_groups = split.as_ref().filter(|_| rule.rounding.is_some()).map(of_groups);
     let decoded = |(i, x): (usize, &Vec<f64>)| -> Vec<f64> {
         let centred: Vec<f32> = x.iter().zip(&means[i / PAGE]).map(|(x, mean)| (x - mean) as f32).collect();
+        if rule.trellis[usize::from(!keys)] {
+            let (mut bytes, mut out) = (vec![0; Split::bytes_of(head_dim)], vec![0.0; head_dim]);
+            if keys {
+                let codec = TrellisSplit::new(head_dim);
+                codec.encode(&centred, &mut bytes, plain_search);
+                codec.decode(&bytes, &mut out);
+            } else {
+                let codec = TrellisVector::new(head_dim);
+                codec.encode(&centred, &mut bytes, plain_search);
+                codec.decode(&bytes, &mut out);
+            }
+            return out.into_iter().map(f64::from).collect();
+        }
         if let (Some(split), true) = (&split, keys) {
             let (mut bytes, mut out) = (vec![0; split.bytes()], vec![0.0; head_dim]);
             split.encode(&centred, &mut bytes);

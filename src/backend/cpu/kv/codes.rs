@@ -5,14 +5,16 @@
 //! scales as a second matrix of that form: first the codes of both matrices, then the scales of both. Keys in
 //! two groups have a matrix per group, `[head_dim / 2, 64]`, and scales of one byte. That takes as many bytes
 //! as 64 vectors of the codec; a mean before them is not part of it.
+//!
+//! Codes of a trellis are stored in the same units. They are expanded to bytes before they are multiplied.
 
 use std::ops::Range;
 
-use bytemuck::cast_slice;
-use ggml_types::turboquant::{LogScale, Qjl};
+use bytemuck::{cast_slice, cast_slice_mut};
+use ggml_types::turboquant::{LogScale, Qjl, SEARCHED, Trellis};
 use ggml_types::{CodeValues, KvCodes, KvSide, KvVectors};
 
-use sterna_cpu_kernels::real::{CodeMatrix, Matrices, RealKernels, UNIT, UnitOf};
+use sterna_cpu_kernels::real::{Along, CodeMatrix, Matrices, RealKernels, TrellisMatrix, UNIT, UnitOf};
 use sterna_program::PAGE;
 
 /// Elements of the longest vector that is stored as codes.
@@ -24,6 +26,9 @@ const MAX_SCALES: usize = MAX_DIM / 32;
 
 /// Rows of attention weights that are multiplied by the scales of values at a time.
 const ROWS: usize = 16;
+
+/// Vectors that are encoded together.
+pub const TOGETHER: usize = SEARCHED;
 
 /// The keys or the values of a cache of codes.
 pub struct Codes {
@@ -51,13 +56,21 @@ enum Second {
 /// A matrix of codes.
 struct MatrixLayout {
     unit: UnitOf,
+    /// Values of the codes, if they follow from no trellis.
     values: [f32; 16],
+    trellis: Option<&'static Trellis>,
     /// The elements of a vector that it has.
     elems: Range<usize>,
     /// Offset of the codes in a page, in bytes, and of the scales.
     units_at: usize,
     scales_at: usize,
     scales: Scales,
+}
+
+/// Values of the codes of a matrix.
+enum Values {
+    Table([f32; 16]),
+    Trellis(&'static Trellis),
 }
 
 /// Form of the scales of a matrix.
@@ -84,6 +97,8 @@ pub struct CodePage<'a> {
     part: &'a MatrixLayout,
     /// The whole page.
     page: &'a [u8],
+    /// Its codes as bytes, `[head_dim, 64]` keys or `[n, head_dim]` values, if they are those of a trellis.
+    expanded: &'a [u8],
 }
 
 impl Codes {
@@ -102,17 +117,23 @@ impl Codes {
         };
         let repeated = |values: [f32; 4]| std::array::from_fn(|i| values[i % 4]);
         let (all, half) = (0..head_dim, head_dim / 2);
+        let table = |unit, values, elems| (unit, Values::Table(values), elems);
+        let expanded = |trellis, elems| (TrellisMatrix::unit_of(trellis), Values::Trellis(trellis), elems);
         let (first, second) = match values {
-            CodeValues::Signed3(values) => ((UnitOf::Signed3, repeated(values), all), None),
-            CodeValues::Table4(values) => ((UnitOf::Table4, values, all), None),
-            CodeValues::Int8 => ((UnitOf::Int8, [0.0; 16], all), None),
+            CodeValues::Signed3(values) => (table(UnitOf::Signed3, repeated(values), all), None),
+            CodeValues::Table4(values) => (table(UnitOf::Table4, values, all), None),
+            CodeValues::Int8 => (table(UnitOf::Int8, [0.0; 16], all), None),
             CodeValues::TwoAndSign { values, sign } => {
-                let signs = (UnitOf::Sign, [sign; 16], all.clone());
-                ((UnitOf::Table2, repeated(values), all), Some((Second::Residual, signs)))
+                let signs = table(UnitOf::Sign, [sign; 16], all.clone());
+                (table(UnitOf::Table2, repeated(values), all), Some((Second::Residual, signs)))
             }
             CodeValues::FourAndTwo { four, two } => {
-                let second = (UnitOf::Table2, repeated(two), half..head_dim);
-                ((UnitOf::Table4, four, 0..half), Some((Second::Half, second)))
+                let second = table(UnitOf::Table2, repeated(two), half..head_dim);
+                (table(UnitOf::Table4, four, 0..half), Some((Second::Half, second)))
+            }
+            CodeValues::Trellis(trellis) => (expanded(trellis, all), None),
+            CodeValues::Trellises([first, second]) => {
+                (expanded(first, 0..half), Some((Second::Half, expanded(second, half..head_dim))))
             }
         };
         let mut end = 0;
@@ -121,14 +142,18 @@ impl Codes {
             end - bytes
         };
         let unit_bytes =
-            |(unit, _, elems): &(UnitOf, _, Range<usize>)| elems.len() * PAGE / UNIT * unit.bytes();
+            |(unit, _, elems): &(UnitOf, Values, Range<usize>)| elems.len() * PAGE / UNIT * unit.bytes();
         let first_at = place(unit_bytes(&first));
         let second_at = second.as_ref().map(|(_, second)| place(unit_bytes(second)));
-        let mut part = |(unit, values, elems): (UnitOf, [f32; 16], Range<usize>), units_at, number: usize| {
+        let mut part = |(unit, values, elems): (UnitOf, Values, Range<usize>), units_at, number: usize| {
+            let (values, trellis) = match values {
+                Values::Table(values) => (values, None),
+                Values::Trellis(trellis) => ([0.0; 16], Some(trellis)),
+            };
             let values_of = |scale: LogScale| Box::new(std::array::from_fn(|code| scale.decode(code as u8)));
             let scales = log_scales.map_or(Scales::Half, |scales| Scales::Log(values_of(scales[number])));
             let scales_at = place(elems.len() / block * PAGE * scales.bytes());
-            MatrixLayout { unit, values, elems, units_at, scales_at, scales }
+            MatrixLayout { unit, values, trellis, elems, units_at, scales_at, scales }
         };
         let part_of_first = part(first, first_at, 0);
         let second = second.zip(second_at).map(|((kind, second), at)| (kind, part(second, at, 1)));
@@ -143,12 +168,30 @@ impl Codes {
 
     /// Encodes a vector, `[head_dim]`, as position `pos` of a page.
     pub fn put(&self, page: &mut [u8], pos: usize, x: &[f32]) -> bool {
-        let (mut vector, mut codes, mut scales) = ([0; MAX_BYTES], [0; MAX_DIM], [0; 2 * MAX_SCALES]);
+        let mut vector = [0; MAX_BYTES];
         let vector = &mut vector[..self.vec_bytes];
+        let whole = self.codec.encode(x, vector);
+        self.store(page, pos, vector);
+        whole
+    }
+
+    /// Encodes up to [`TOGETHER`] vectors, `[n, head_dim]`, as the positions from `pos` on. Returns the number
+    /// of those in which something had to be clamped.
+    pub fn put_all(&self, k: &RealKernels, page: &mut [u8], pos: usize, x: &[f32]) -> usize {
+        let (mut vectors, n) = ([0; TOGETHER * MAX_BYTES], x.len() / self.head_dim);
+        let vectors = &mut vectors[..n * self.vec_bytes];
+        let n_clamped = self.codec.encode_all(n, x, vectors, k.search);
+        let positions = vectors.chunks_exact(self.vec_bytes).zip(pos..);
+        positions.for_each(|(vector, pos)| self.store(page, pos, vector));
+        n_clamped
+    }
+
+    /// Writes an encoded vector as position `pos` of a page.
+    fn store(&self, page: &mut [u8], pos: usize, vector: &[u8]) {
+        let (mut codes, mut scales) = ([0; MAX_DIM], [0; 2 * MAX_SCALES]);
         let scale_bytes = |part: &MatrixLayout| part.elems.len() / self.block * part.scales.bytes();
         let codes = &mut codes[..self.head_dim];
         let scales = &mut scales[..self.parts().map(scale_bytes).sum::<usize>()];
-        let whole = self.codec.encode(x, vector);
         self.kv_codes().split(vector, codes, scales);
 
         let mut scales = &*scales;
@@ -156,6 +199,7 @@ impl Codes {
             let units = &mut page[part.units_at..];
             for (i, code) in codes[part.elems.clone()].iter().enumerate() {
                 let code = match part.unit {
+                    _ if part.trellis.is_some() => *code,
                     // A magnitude, with the sign in the bit above it.
                     UnitOf::Signed3 if *code < 4 => 7 - code,
                     UnitOf::Signed3 => code - 4,
@@ -178,7 +222,6 @@ impl Codes {
             }
             scales = rest;
         }
-        whole
     }
 
     /// Projection of queries for the product with the [residual](CodePage::residual) of a page.
@@ -190,9 +233,30 @@ impl Codes {
         self.codec.codes().expect("a codec of codes")
     }
 
-    /// A page from its bytes.
-    pub fn page<'a>(&'a self, page: &'a [u8]) -> CodePage<'a> {
-        CodePage { codes: self, part: &self.part, page }
+    /// A page from its bytes, of which `n` positions are read if they are values. Codes of a trellis are
+    /// expanded in `workspace`, `[head_dim * PAGE]`, or `[n * head_dim]` for values.
+    pub fn page<'a>(
+        &'a self,
+        k: &RealKernels,
+        page: &'a [u8],
+        n: usize,
+        workspace: &'a mut [f32],
+    ) -> CodePage<'a> {
+        let mut expanded: &[u8] = &[];
+        if self.part.trellis.is_some() {
+            let out = &mut cast_slice_mut::<f32, u8>(workspace)[..n * self.head_dim];
+            for part in self.parts() {
+                let vectors = match self.side {
+                    KvSide::Keys => Along::Columns,
+                    KvSide::Values => Along::Rows(self.head_dim / UNIT),
+                };
+                let trellis = part.trellis.expect("all matrices have one");
+                let matrix = TrellisMatrix { trellis, vectors, bytes: &page[part.units_at..] };
+                (k.expand)(&matrix, &mut out[part.elems.start * n..part.elems.end * n]);
+            }
+            expanded = out;
+        }
+        CodePage { codes: self, part: &self.part, page, expanded }
     }
 }
 
@@ -222,9 +286,16 @@ impl<'a> CodePage<'a> {
         }
     }
 
-    /// The packed codes.
-    fn units(self) -> &'a [u8] {
-        &self.page[self.part.units_at..]
+    /// The codes of rows of `cols` elements from row `first` of the page on, to be multiplied from column
+    /// `col` on.
+    fn matrix(self, cols: usize, first: usize, col: usize) -> CodeMatrix<'a> {
+        let part = self.part;
+        let (unit, bytes) = match part.trellis {
+            None => (part.unit, &self.page[part.units_at..]),
+            Some(_) => (UnitOf::Int8, self.expanded),
+        };
+        let row_bytes = cols / UNIT * unit.bytes();
+        CodeMatrix { unit, values: &part.values, bytes: &bytes[first * row_bytes..], row_bytes, first: col }
     }
 
     /// Reads the scales of the positions `at` of block `i`.
@@ -237,16 +308,19 @@ impl<'a> CodePage<'a> {
                 out.iter_mut().zip(&row[at]).for_each(|(scale, code)| *scale = values[usize::from(*code)]);
             }
         }
+        if self.part.trellis.is_some() {
+            out.iter_mut().for_each(|scale| *scale /= Trellis::UNIT as f32);
+        }
     }
 
     /// Computes the scores `c` of queries `a` with all keys of the page.
     fn multiply_keys(self, k: &RealKernels, shape: &Matrices, a: &[f32], c: &mut [f32]) {
         let (codes, part, mut scales) = (self.codes, self.part, [0.0; PAGE]);
-        let row_bytes = PAGE / UNIT * part.unit.bytes();
+        // Expanded codes are those of all elements, stored codes those of the matrix.
+        let skip = if part.trellis.is_some() { part.elems.start } else { 0 };
         for (i, from) in part.elems.clone().step_by(codes.block).enumerate() {
             self.read_scales(k, i, 0..PAGE, &mut scales);
-            let bytes = &self.units()[i * codes.block * row_bytes..];
-            let b = CodeMatrix { unit: part.unit, values: &part.values, bytes, row_bytes, first: 0 };
+            let b = self.matrix(PAGE, skip + i * codes.block, 0);
             let shape = Matrices { k: codes.block, add: shape.add || i > 0, ..*shape };
             (k.gemm_codes)(&shape, &a[from..], &b, Some(&scales), c);
         }
@@ -257,12 +331,10 @@ impl<'a> CodePage<'a> {
         let Matrices { m, k: n, lda, ldc, .. } = *shape;
         let (codes, part) = (self.codes, self.part);
         let (mut scales, mut weights) = ([0.0; PAGE], [0.0; ROWS * PAGE]);
-        let row_bytes = codes.head_dim / UNIT * part.unit.bytes();
-        let bytes = &self.units()[first * row_bytes..];
         let scales = &mut scales[..n];
         for (i, col) in part.elems.clone().step_by(codes.block).enumerate() {
             self.read_scales(k, i, first..first + n, scales);
-            let b = CodeMatrix { unit: part.unit, values: &part.values, bytes, row_bytes, first: col };
+            let b = self.matrix(codes.head_dim, first, col);
             for row in (0..m).step_by(ROWS) {
                 let m = ROWS.min(m - row);
                 for (r, weights) in weights.chunks_exact_mut(PAGE).take(m).enumerate() {

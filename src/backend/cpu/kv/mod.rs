@@ -242,7 +242,14 @@ impl KvCache {
     /// Writes the keys and values of a step's rows, each `[rows, n_kv_heads * head_dim]` and already rotated
     /// by [`key_rotation`](Self::key_rotation) or in their [bases](Self::key_bases), and by
     /// [`value_rotation`](Self::value_rotation). If the keys are also the values, `v` is ignored.
-    pub fn put(&mut self, pool: &Pool, rows: &[Row], pages: &PageTable, k: &[f32], v: &[f32]) {
+    pub fn put(
+        &mut self,
+        kernels: &RealKernels,
+        pool: &Pool,
+        rows: &[Row],
+        pages: &PageTable,
+        [k, v]: [&[f32]; 2],
+    ) {
         let cols = self.n_kv_heads * self.head_dim;
         for (Plane { storage, words }, x) in self.planes_mut().zip([k, v]) {
             let put_head = |head: usize, bytes: &mut [u8]| {
@@ -251,11 +258,13 @@ impl KvCache {
                 }
                 if storage.exact.is_some() {
                     let full = rows.iter().filter(|row| row.pos as usize % PAGE == PAGE - 1);
-                    full.for_each(|row| storage.encode_page(bytes, pages, row));
+                    full.for_each(|row| storage.encode_page(kernels, bytes, pages, row));
                 }
             };
             let (bytes, head_bytes) = (cast_slice_mut(words), storage.layout.head_bytes());
-            if rows.len() == 1 {
+            let encodes =
+                storage.exact.is_some() && rows.iter().any(|row| row.pos as usize % PAGE == PAGE - 1);
+            if rows.len() == 1 && !encodes {
                 bytes
                     .chunks_exact_mut(head_bytes)
                     .enumerate()
@@ -281,7 +290,9 @@ impl KvCache {
             PageVectors::Elements(elements) => {
                 elements.each_rows(k, bytes, PAGE, place.n_queries, tile, each)
             }
-            PageVectors::Codes(codes) => each(0..self.head_dim, Rows::Codes(codes.page(bytes))),
+            PageVectors::Codes(codes) => {
+                each(0..self.head_dim, Rows::Codes(codes.page(k, bytes, PAGE, tile)));
+            }
             PageVectors::Vectors { codec, vec_bytes } => {
                 for (pos, bytes) in bytes.chunks_exact(vec_bytes).take(place.n).enumerate() {
                     codec.decode(bytes, vector);
@@ -321,7 +332,7 @@ impl KvCache {
                 let bytes = &bytes[..tile.len() * elements.bytes];
                 elements.each_rows(k, bytes, self.head_dim, place.n_queries, tile, each);
             }
-            PageVectors::Codes(codes) => each(0..place.n, Rows::Codes(codes.page(bytes))),
+            PageVectors::Codes(codes) => each(0..place.n, Rows::Codes(codes.page(k, bytes, place.n, tile))),
             PageVectors::Vectors { codec, vec_bytes } => {
                 let vectors = tile.chunks_exact_mut(self.head_dim);
                 for (bytes, out) in bytes.chunks_exact(vec_bytes).zip(vectors) {
@@ -479,6 +490,8 @@ impl KvStorage {
             | KvForm::Lloyd4
             | KvForm::Lloyd2Signs
             | KvForm::Lloyd42
+            | KvForm::Trellis42
+            | KvForm::Trellis3
             | KvForm::Opaque => match Codes::new(codec.open(side, head_dim)?, side, head_dim, vec_bytes) {
                 Ok(codes) => VectorForm::Codes(Box::new(codes)),
                 Err(codec) => VectorForm::Vectors { codec, vec_bytes },
@@ -517,7 +530,7 @@ impl KvStorage {
             (_, Some(exact)) => {
                 let mut scratch = [0.0; codes::MAX_DIM];
                 let within = within_f16(x, &mut scratch);
-                self.count(within.is_none());
+                self.count(usize::from(within.is_none()));
                 let page = &mut head[self.layout.exact(exact_page(pages, row, i))];
                 exact.put(page, pos, within.unwrap_or(&scratch[..x.len()]), self.side);
             }
@@ -526,13 +539,13 @@ impl KvStorage {
             }
             (form, None) => {
                 let page = &mut head[self.layout.page_of(pages, row.seq, i)];
-                self.count(!form.encode(page, pos, x));
+                self.count(usize::from(!form.encode(page, pos, x)));
             }
         }
     }
 
     /// Encodes the page whose last position `row` has filled, unless its codes are never read.
-    fn encode_page(&self, head: &mut [u8], pages: &PageTable, row: &Row) {
+    fn encode_page(&self, k: &RealKernels, head: &mut [u8], pages: &PageTable, row: &Row) {
         let (i, head_dim) = (row.pos as usize / PAGE, self.head_dim);
         if i < self.window.sink_pages {
             return;
@@ -542,28 +555,33 @@ impl KvStorage {
         let halves = cast_slice::<u8, f16>(&exact[full..][..self.layout.exact_bytes]);
         let page = &mut coded[self.layout.page_of(pages, row.seq, i)];
         let (mean_bytes, codes) = page.split_at_mut(self.mean_bytes());
-        let (mut mean, mut vector) = ([0.0; codes::MAX_DIM], [0.0; codes::MAX_DIM]);
-        let (mean, vector) = (&mut mean[..head_dim], &mut vector[..head_dim]);
+        let (mut mean, mut vectors) = ([0.0; codes::MAX_DIM], [0.0; codes::TOGETHER * codes::MAX_DIM]);
+        let (mean, vectors) = (&mut mean[..head_dim], &mut vectors[..codes::TOGETHER * head_dim]);
         if let Some(of_keys) = self.mean {
             of_keys.encode(halves.chunks_exact(PAGE).map(|dim| dim.iter().copied()), mean_bytes);
             of_keys.decode(mean_bytes, mean);
         }
-        for pos in 0..PAGE {
+        for first in (0..PAGE).step_by(codes::TOGETHER) {
             match self.side {
                 KvSide::Keys => {
-                    for ((x, dim), mean) in vector.iter_mut().zip(halves.chunks_exact(PAGE)).zip(&*mean) {
-                        *x = dim[pos].to_f32() - mean;
+                    for (pos, vector) in (first..).zip(vectors.chunks_exact_mut(head_dim)) {
+                        for ((x, dim), mean) in vector.iter_mut().zip(halves.chunks_exact(PAGE)).zip(&*mean) {
+                            *x = dim[pos].to_f32() - mean;
+                        }
                     }
                 }
-                KvSide::Values => halves[pos * head_dim..][..head_dim].convert_to_f32_slice(vector),
+                KvSide::Values => {
+                    halves[first * head_dim..][..vectors.len()].convert_to_f32_slice(vectors);
+                }
             }
-            self.count(!self.form.encode(codes, pos, vector));
+            self.count(self.form.encode_all(k, codes, first, vectors, head_dim));
         }
     }
 
-    fn count(&self, clamped: bool) {
-        if clamped {
-            self.clamped.fetch_add(1, Ordering::Relaxed);
+    /// Counts vectors that were clamped.
+    fn count(&self, n: usize) {
+        if n > 0 {
+            self.clamped.fetch_add(n as u64, Ordering::Relaxed);
         }
     }
 }
@@ -576,6 +594,19 @@ impl VectorForm {
             VectorForm::Codes(codes) => codes.put(page, pos, x),
             VectorForm::Vectors { codec, vec_bytes } => {
                 codec.encode(x, &mut page[pos * vec_bytes..][..*vec_bytes])
+            }
+        }
+    }
+
+    /// Encodes vectors, `[n, head_dim]`, as the positions of a page from `pos` on; returns the number of
+    /// those in which something had to be clamped.
+    fn encode_all(&self, k: &RealKernels, page: &mut [u8], pos: usize, x: &[f32], head_dim: usize) -> usize {
+        match self {
+            VectorForm::Elements(_) => unreachable!("elements are not encoded"),
+            VectorForm::Codes(codes) => codes.put_all(k, page, pos, x),
+            VectorForm::Vectors { codec, vec_bytes } => {
+                let n = x.len() / head_dim;
+                codec.encode_all(n, x, &mut page[pos * vec_bytes..][..n * vec_bytes], k.search)
             }
         }
     }

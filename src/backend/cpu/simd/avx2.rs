@@ -511,6 +511,10 @@ impl<D: Dot256> Lanes for Avx2<D> {
         unsafe { halves!(_mm256_add_ps, a, b) }
     }
     #[inline(always)]
+    fn min(self, a: Self::Floats, b: Self::Floats) -> Self::Floats {
+        unsafe { halves!(_mm256_min_ps, a, b) }
+    }
+    #[inline(always)]
     fn mul(self, a: Self::Floats, b: Self::Floats) -> Self::Floats {
         unsafe { halves!(_mm256_mul_ps, a, b) }
     }

@@ -184,6 +184,7 @@ impl<D: Dot512> Lanes for Avx512<D> {
     const FEW_ROWS: usize = 8;
     const FLOAT_BLOCK: (usize, usize) = (3, 8);
     const GEMM_VECTORS: usize = 4;
+    const IS_512: bool = true;
     const TILE_ROWS: usize = D::TILE_ROWS;
 
     #[inline(always)]
@@ -538,6 +539,10 @@ impl<D: Dot512> Lanes for Avx512<D> {
     #[inline(always)]
     fn add(self, a: __m512, b: __m512) -> __m512 {
         unsafe { _mm512_add_ps(a, b) }
+    }
+    #[inline(always)]
+    fn min(self, a: __m512, b: __m512) -> __m512 {
+        unsafe { _mm512_min_ps(a, b) }
     }
     #[inline(always)]
     fn mul(self, a: __m512, b: __m512) -> __m512 {

@@ -37,6 +37,8 @@ pub trait Lanes: Copy + 'static {
     const GEMM_VECTORS: usize;
     /// True if the code is downloaded before it runs: kernels that gain little are then left out.
     const IS_FETCHED: bool = false;
+    /// True if 64 bytes are one register.
+    const IS_512: bool = false;
     /// Maximum number of activation rows of [`tile_sums`](Self::tile_sums); 0 without the instruction.
     const TILE_ROWS: usize = 0;
 
@@ -225,6 +227,8 @@ pub trait Lanes: Copy + 'static {
     fn add(self, a: Self::Floats, b: Self::Floats) -> Self::Floats;
     /// `a b`.
     fn mul(self, a: Self::Floats, b: Self::Floats) -> Self::Floats;
+    /// The lesser of each two numbers, of which none is NaN.
+    fn min(self, a: Self::Floats, b: Self::Floats) -> Self::Floats;
     /// `a b + c`, rounded once; in WebAssembly, which has no such instruction, the product is rounded first.
     fn fma(self, a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats;
     /// `c - a b`, rounded likewise.

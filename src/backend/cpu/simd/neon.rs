@@ -415,6 +415,10 @@ impl Lanes for Neon {
         unsafe { quarters!(vaddq_f32, a, b) }
     }
     #[inline(always)]
+    fn min(self, a: Self::Floats, b: Self::Floats) -> Self::Floats {
+        unsafe { quarters!(vminq_f32, a, b) }
+    }
+    #[inline(always)]
     fn mul(self, a: Self::Floats, b: Self::Floats) -> Self::Floats {
         unsafe { quarters!(vmulq_f32, a, b) }
     }

@@ -468,6 +468,10 @@ impl Lanes for Simd128 {
         quarters!(f32x4_add, a, b)
     }
     #[inline(always)]
+    fn min(self, a: Self::Floats, b: Self::Floats) -> Self::Floats {
+        quarters!(f32x4_pmin, a, b)
+    }
+    #[inline(always)]
     fn mul(self, a: Self::Floats, b: Self::Floats) -> Self::Floats {
         quarters!(f32x4_mul, a, b)
     }

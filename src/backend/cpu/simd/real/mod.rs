@@ -6,14 +6,17 @@
 
 mod codes;
 mod plain;
+mod trellis;
 mod vector;
 
 pub use codes::{CodeMatrix, UNIT, UnitOf};
 pub(super) use plain::KERNELS as PLAIN;
 pub use plain::exp;
+pub use trellis::{Along, TrellisMatrix};
 pub(super) use vector::table;
 
 use ggml_types::Act;
+use ggml_types::turboquant::PathSearch;
 use half::f16;
 
 /// The kernels of one instruction set.
@@ -28,6 +31,13 @@ pub struct RealKernels {
     /// the product is multiplied by `scales[j]`. Without scales the sum of every element starts from its
     /// value in `c`, as in `gemm`. `ldb` is ignored; the number of columns is a multiple of 32.
     pub gemm_codes: GemmCodes,
+    /// The best codes of up to 16 vectors, the same as those of
+    /// [`Trellis::search`](ggml_types::turboquant::Trellis::search).
+    pub search: PathSearch,
+    /// The value of each code of a matrix as an `i8`, `[rows, columns]`.
+    ///
+    /// Panics if there are fewer codes than values, which is a bug of the caller.
+    pub expand: fn(matrix: &TrellisMatrix<'_>, out: &mut [u8]),
     /// The largest element, ignoring NaN; minus infinity if there is none.
     pub max: fn(x: &[f32]) -> f32,
     /// Replaces each element by `exp(x - max)`, see [`exp`], and returns the sum.

@@ -4,7 +4,7 @@ use ggml_types::{Act, Xielu};
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 
-use super::{COLUMNS, DeltaRow, HALF_COLUMNS, Matrices, RealKernels, codes};
+use super::{COLUMNS, DeltaRow, HALF_COLUMNS, Matrices, RealKernels, codes, trellis};
 
 /// Number of partial sums of a sum: lane `i` adds every `LANES`-th element from `i` on, and the lanes are
 /// added in order.
@@ -14,6 +14,8 @@ pub(crate) static KERNELS: RealKernels = RealKernels {
     gemm: gemm::<f32>,
     gemm_f16: gemm::<f16>,
     gemm_codes: codes::plain,
+    search: ggml_types::turboquant::plain_search,
+    expand: trellis::expand,
     max,
     exp_sum,
     dot,

@@ -4,6 +4,7 @@
 use half::f16;
 
 use super::codes::CodeGemm;
+use super::trellis::{Expand, Search};
 use super::{Matrices, RealKernels, plain};
 use crate::lanes::{Kernel, Lanes, array, array_mut};
 
@@ -21,6 +22,11 @@ pub(crate) const fn table<L: Lanes>() -> RealKernels {
         gemm_codes: |shape, a, b, scales, c| {
             b.check(shape, a, scales, c);
             L::vectorize(CodeGemm { shape, a, b, scales, c });
+        },
+        search: |trellis, len, x, codes| L::vectorize(Search { trellis, len, x, codes }),
+        expand: |matrix, out| {
+            matrix.check(out);
+            L::vectorize(Expand { matrix, out });
         },
         max: |x| {
             L::vectorize(Plain(

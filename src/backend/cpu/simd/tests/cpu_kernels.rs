@@ -1,8 +1,9 @@
 //! Tests norms, activation functions and matrix products of every instruction set against the scalar table.
 
+use ggml_types::turboquant::{SEARCHED, TRELLIS_2, TRELLIS_3, TRELLIS_4, Trellis};
 use ggml_types::{Act, Xielu};
 use half::f16;
-use sterna_cpu_kernels::real::{CodeMatrix, Matrices, RealKernels, UNIT, UnitOf, exp};
+use sterna_cpu_kernels::real::{Along, CodeMatrix, Matrices, RealKernels, TrellisMatrix, UNIT, UnitOf, exp};
 
 /// The reference.
 fn plain() -> &'static RealKernels {
@@ -275,4 +276,79 @@ fn rows_of_products_with_codes_are_independent_to_the_bit() {
             }
         }
     });
+}
+
+const TRELLISES: [&Trellis; 3] = [&TRELLIS_2, &TRELLIS_3, &TRELLIS_4];
+
+/// Every set finds the codes of the definition, for Gaussian-like vectors and for hostile ones.
+#[test]
+fn every_set_finds_the_same_codes() {
+    for trellis in TRELLISES {
+        for len in [16, 32, 64, 128, 256] {
+            for n in [1, 5, SEARCHED] {
+                let mut x: Vec<i16> = (random(n * len, 7).iter().zip(random(n * len, 8)))
+                    .map(|(a, b)| ((a + b) * 75.0) as i16)
+                    .collect();
+                x[0] = Trellis::MOST;
+                if n > 1 {
+                    x[len..2 * len].fill(-64);
+                    x[2 * len..3 * len].fill(0);
+                }
+                let mut want = vec![0xee; n * len];
+                x.chunks_exact(len)
+                    .zip(want.chunks_exact_mut(len))
+                    .for_each(|(x, codes)| trellis.search(x, codes));
+                for set in sterna_cpu_kernels::all() {
+                    let mut got = vec![0xdd; n * len];
+                    (set.real.search)(trellis, len, &x, &mut got);
+                    assert!(got == want, "{}: {} bits, {n} of {len}", set.name, trellis.bits());
+                }
+            }
+        }
+    }
+}
+
+/// Units of codes are expanded to the values that the trellis decodes, in both directions.
+#[test]
+fn every_set_expands_codes_to_their_values() {
+    for (trellis, vectors) in [
+        (&TRELLIS_4, Along::Columns),
+        (&TRELLIS_2, Along::Columns),
+        (&TRELLIS_3, Along::Columns),
+        (&TRELLIS_3, Along::Rows(1)),
+        (&TRELLIS_3, Along::Rows(2)),
+        (&TRELLIS_3, Along::Rows(4)),
+        (&TRELLIS_2, Along::Rows(1)),
+        (&TRELLIS_4, Along::Rows(3)),
+    ] {
+        let units = 12;
+        let codes: Vec<u8> = random(units * UNIT, 9)
+            .iter()
+            .map(|x| (x * 1e6) as i32 as u8 & ((1 << trellis.bits()) - 1))
+            .collect();
+        let unit_of = TrellisMatrix::unit_of(trellis);
+        let mut bytes = vec![0; units * unit_of.bytes()];
+        for (i, code) in codes.iter().enumerate() {
+            unit_of.put(&mut bytes[i / UNIT * unit_of.bytes()..], i % UNIT, *code);
+        }
+        let row = |i: usize| match vectors {
+            Along::Columns => (i % UNIT..units * UNIT).step_by(UNIT).collect::<Vec<_>>(),
+            Along::Rows(n) => (i * n * UNIT..(i + 1) * n * UNIT).collect(),
+        };
+        let n_vectors = match vectors {
+            Along::Columns => UNIT,
+            Along::Rows(n) => units / n,
+        };
+        let mut want = vec![0; units * UNIT];
+        for at in (0..n_vectors).map(row) {
+            let of_vector: Vec<u8> = at.iter().map(|i| codes[*i]).collect();
+            let values = trellis.decode(of_vector.into_iter());
+            at.iter().zip(values).for_each(|(i, value)| want[*i] = value.cast_unsigned());
+        }
+        for set in sterna_cpu_kernels::all() {
+            let mut got = vec![0x55; units * UNIT];
+            (set.real.expand)(&TrellisMatrix { trellis, vectors, bytes: &bytes }, &mut got);
+            assert!(got == want, "{}: {} bits, {vectors:?}", set.name, trellis.bits());
+        }
+    }
 }
