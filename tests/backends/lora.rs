@@ -107,12 +107,13 @@ fn stages(n_rows: usize, of_experts: Option<ActQuant>) -> (Case, Vec<Buf>) {
     let alone = case.buf("alone", 64);
     let ungated = FfnIn {
         x,
-        norm: norm.clone(),
+        norm: Some(norm.clone()),
         gate: None,
         up,
         act: Act::GeluTanh,
         share: Some(share),
         times: None,
+        cutoff: None,
         h: alone,
     };
     case.p.push("ffn_ungated", ungated);
