@@ -1,9 +1,8 @@
 //! Multi-head latent attention: the products, RoPE and KV write, and the projections of each head's vector by
 //! a matrix of its own, which the head's blocks find in a table.
 
-use super::alloc::Allocator;
 use super::cx::{Cx, Place, words};
-use super::driver::{Address, Driver, Launch, Limits};
+use super::driver::{Launch, Limits};
 use super::kernel_name::KernelName;
 use super::kv;
 use super::linear::geometry::{self, WARPS, Work};
@@ -15,11 +14,10 @@ use super::mixture::shares;
 use super::op::{Op, Ops};
 use super::params::{
     HeadProjParams, InputParams, LATENT_IN_THREADS, LATENT_MAX_RANK, LINEAR_THREADS, LatentInParams,
-    LinearParams,
 };
-use super::weight::{DeviceWeight, Products, WeightFormat, layer_params};
-use crate::{BackendError, Macs};
-use sterna_program::{HeadProj, LatentIn, Linear, Program, RowsOf, Stage};
+use super::weight::{Products, WeightFormat};
+use crate::Macs;
+use sterna_program::{HeadProj, LatentIn, Linear, Program, RowsOf};
 
 /// The kernel that follows the products.
 pub const KERNEL: KernelName = KernelName::single("latent_in");
@@ -191,44 +189,5 @@ impl Op for Heads<'_> {
             shared_bytes: shared as u32,
             params: words(&params),
         }]
-    }
-}
-
-/// Tables of the heads' matrices.
-#[derive(Clone, Default)]
-pub struct HeadTables {
-    /// Per stage of the program: `LinearParams` of its heads.
-    tables: Vec<Address>,
-}
-
-/// The heads of each stage that has matrices of heads, with the stage's number.
-fn all_heads(p: &Program) -> impl Iterator<Item = (usize, &[Linear])> {
-    p.stages.iter().enumerate().filter_map(|(i, (_, stage))| match stage {
-        Stage::LatentIn(s) => Some((i, &s.wk[..])),
-        Stage::HeadProj(s) => Some((i, &s.w[..])),
-        _ => None,
-    })
-}
-
-impl HeadTables {
-    pub fn new<A: Allocator + ?Sized>(on: &mut A, p: &Program) -> Result<Self, BackendError> {
-        let mut tables = vec![0; p.stages.len()];
-        for (i, heads) in all_heads(p) {
-            let bytes = heads.len() * size_of::<LinearParams>();
-            tables[i] = on.buffer("matrices of heads", bytes as u64)?;
-        }
-        Ok(Self { tables })
-    }
-
-    pub fn fill(
-        &self,
-        driver: &mut dyn Driver,
-        p: &Program,
-        weights: &[DeviceWeight],
-    ) -> Result<(), BackendError> {
-        all_heads(p).try_for_each(|(i, heads)| {
-            let table: Vec<LinearParams> = heads.iter().map(|head| layer_params(weights, head)).collect();
-            driver.write(self.tables[i], bytemuck::cast_slice(&table))
-        })
     }
 }

@@ -2,8 +2,8 @@
 
 use super::bases::Bases;
 use super::driver::Address;
+use super::head_tables::HeadTables;
 use super::kv::KvLayout;
-use super::latent_in::HeadTables;
 use super::mixture::Mixture;
 use super::params::{RopeParams, RoundedParams};
 use super::picks::Picks;

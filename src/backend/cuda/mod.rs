@@ -29,6 +29,7 @@ mod exec;
 mod experts;
 mod ffn_in;
 mod hadamard;
+mod head_tables;
 mod heads;
 mod host;
 mod input;

@@ -2,8 +2,6 @@
 //! to them, and the weighted sum. A layer of all experts is one dispatch if its weights fit in one buffer:
 //! each workgroup looks up its expert, and those without rows return at once.
 
-use std::ops::Range;
-
 use wgpu::Buffer;
 
 use super::adapters::{self, Finish, Out, Rows};
@@ -242,18 +240,6 @@ pub fn dispatches<'a>(cx: &Cx<'a>, s: &'a Experts) -> Vec<Dispatch<'a>> {
     all
 }
 
-/// Ranges of weights whose parts of this number follow each other in one buffer.
-pub fn runs(weights: &[&DeviceWeight], part: usize) -> Vec<Range<usize>> {
-    let at = |i: usize| &weights[i].parts[part];
-    let (mut runs, mut next) = (Vec::new(), 0);
-    while next < weights.len() {
-        let n = 1 + (next + 1..weights.len()).take_while(|i| at(*i).follows(at(i - 1))).count();
-        runs.push(next..next + n);
-        next += n;
-    }
-    runs
-}
-
 fn products<'a>(cx: &Cx<'a>, of: &Products<'a>, s: &Experts) -> Vec<Dispatch<'a>> {
     let memory = cx.memory;
     let weights: Vec<&DeviceWeight> =
@@ -265,7 +251,7 @@ fn products<'a>(cx: &Cx<'a>, of: &Products<'a>, s: &Experts) -> Vec<Dispatch<'a>
     let kernel = |rows| Kernel::Linear { stage, ty, ints: false, rows, experts: true };
     let mut all = Vec::new();
     for part in 0..weights[0].parts.len() {
-        for run in runs(&weights, part) {
+        for run in upload::runs(&weights, part) {
             let (next, n) = (run.start, run.len());
             let at = |expert: usize| &weights[expert].parts[part];
             let mut params = weights[next].params(at(next)).to_vec();

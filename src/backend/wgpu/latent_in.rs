@@ -5,10 +5,9 @@
 use ggml_types::KvSide;
 use wgpu::Buffer;
 
-use super::experts::runs;
 use super::linear::{self, ABSENT, Input, Layer, Source};
 use super::shader::{Kernel, ROWS};
-use super::upload::DeviceWeight;
+use super::upload::{DeviceWeight, runs};
 use super::weight::WeightFormat;
 use super::{Cx, Device, Dispatch, Grid, kv};
 use sterna_program::{HeadProj, LatentIn, Linear, Program, RopeStyle, RowsOf, Stage};

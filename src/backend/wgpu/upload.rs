@@ -221,6 +221,18 @@ pub fn join(gpu: &Gpu, all: &mut [DeviceWeight], ids: &[usize]) -> Result<(), Ba
     Ok(())
 }
 
+/// Ranges of weights whose parts of this number follow each other in one buffer.
+pub fn runs(weights: &[&DeviceWeight], part: usize) -> Vec<Range<usize>> {
+    let at = |i: usize| &weights[i].parts[part];
+    let (mut runs, mut next) = (Vec::new(), 0);
+    while next < weights.len() {
+        let n = 1 + (next + 1..weights.len()).take_while(|i| at(*i).follows(at(i - 1))).count();
+        runs.push(next..next + n);
+        next += n;
+    }
+    runs
+}
+
 #[cfg(test)]
 mod tests {
     use ggml_types::types;
