@@ -36,6 +36,14 @@ template <>
 struct Piece<uint16_t> {
     uint4 bits;
     DEVICE void load(const uint16_t* at) { bits = load16(at); }
+    // The first or the second half.
+    DEVICE void four(uint32_t half, float (&out)[4]) const {
+        float2 low = floats_of_half2(half ? bits.z : bits.x), high = floats_of_half2(half ? bits.w : bits.y);
+        out[0] = low.x;
+        out[1] = low.y;
+        out[2] = high.x;
+        out[3] = high.y;
+    }
     DEVICE void floats(float (&out)[8]) const {
         uint32_t words[4] = {bits.x, bits.y, bits.z, bits.w};
 #pragma unroll
@@ -53,6 +61,12 @@ struct Piece<float> {
     DEVICE void load(const float* at) {
         bits[0] = load16(at);
         bits[1] = load16(at + 4);
+    }
+    DEVICE void four(uint32_t half, float (&out)[4]) const {
+        out[0] = __uint_as_float(bits[half].x);
+        out[1] = __uint_as_float(bits[half].y);
+        out[2] = __uint_as_float(bits[half].z);
+        out[3] = __uint_as_float(bits[half].w);
     }
     DEVICE void floats(float (&out)[8]) const {
 #pragma unroll
@@ -86,15 +100,8 @@ struct LaneQueries {
     uint32_t lanes;
 
     template <uint32_t kPieces>
-    DEVICE void of(uint32_t head, uint32_t piece, float (&to)[8]) const {
-#pragma unroll
-        for (uint32_t half = 0; half < 2; half++) {
-            float4 four = at[((head * kPieces + piece) * 2 + half) * lanes];
-            to[4 * half] = four.x;
-            to[4 * half + 1] = four.y;
-            to[4 * half + 2] = four.z;
-            to[4 * half + 3] = four.w;
-        }
+    DEVICE float4 of(uint32_t head, uint32_t piece, uint32_t half) const {
+        return at[((head * kPieces + piece) * 2 + half) * lanes];
     }
 };
 
@@ -113,18 +120,19 @@ struct GroupState {
     ) {
         float scores[kAtOnce<E>][ATTEND_HEADS] = {};
 #pragma unroll
-        for (uint32_t piece = 0; piece < kPieces; piece++) {
-            float k[kAtOnce<E>][8];
+        for (uint32_t at = 0; at < 2 * kPieces; at++) {
+            float k[kAtOnce<E>][4];
 #pragma unroll
-            for (uint32_t i = 0; i < kAtOnce<E>; i++) round.keys[i][piece].floats(k[i]);
+            for (uint32_t i = 0; i < kAtOnce<E>; i++) round.keys[i][at / 2].four(at % 2, k[i]);
 #pragma unroll
             for (uint32_t h = 0; h < ATTEND_HEADS; h++) {
-                float query[8];
-                queries.of<kPieces>(h, piece, query);
+                float4 query = queries.of<kPieces>(h, at / 2, at % 2);
 #pragma unroll
                 for (uint32_t i = 0; i < kAtOnce<E>; i++) {
-#pragma unroll
-                    for (uint32_t e = 0; e < 8; e++) scores[i][h] = fmaf(query[e], k[i][e], scores[i][h]);
+                    scores[i][h] = fmaf(query.x, k[i][0], scores[i][h]);
+                    scores[i][h] = fmaf(query.y, k[i][1], scores[i][h]);
+                    scores[i][h] = fmaf(query.z, k[i][2], scores[i][h]);
+                    scores[i][h] = fmaf(query.w, k[i][3], scores[i][h]);
                 }
             }
         }
@@ -136,12 +144,20 @@ struct GroupState {
                     scores[i][h] += __shfl_xor_sync(kWarp, scores[i][h], mask);
             }
         }
+        // One branch for all scores.
+        if (cap > 0.0f) {
+#pragma unroll
+            for (uint32_t i = 0; i < kAtOnce<E>; i++) {
+#pragma unroll
+                for (uint32_t h = 0; h < ATTEND_HEADS; h++) scores[i][h] = capped_score(scores[i][h], cap);
+            }
+        }
 #pragma unroll
         for (uint32_t h = 0; h < ATTEND_HEADS; h++) {
             float largest = soft[h].largest;
 #pragma unroll
             for (uint32_t i = 0; i < kAtOnce<E>; i++) {
-                scores[i][h] = there[i] ? capped_score(scores[i][h], cap) : -INFINITY;
+                scores[i][h] = there[i] ? scores[i][h] : -INFINITY;
                 largest = fmaxf(largest, scores[i][h]);
             }
             float by = rescale(soft[h].largest, largest);

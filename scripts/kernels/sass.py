@@ -77,6 +77,28 @@ def kernel_code(cuobjdump, fatbin, arch, kernels):
     return code
 
 
+def ends_before(code, name):
+    """True if a path from the start of a kernel ends without passing an instruction of this name."""
+    places = {instruction.at: i for i, instruction in enumerate(code)}
+    seen, open_ = set(), [0]
+    while open_:
+        i = open_.pop()
+        if i in seen or i == len(code) or code[i].name == name:
+            continue
+        seen.add(i)
+        it = code[i]
+        if it.name == "EXIT":
+            return True
+        if it.name in ("BRX", "JMP", "JMX"):
+            raise ValueError(f"a jump to a computed address: {it.text}")
+        if it.target is not None:
+            open_.append(places[it.target])
+        # A branch may also depend on a uniform predicate, which is its first operand.
+        if it.name != "BRA" or it.guard or len(it.args) > 1:
+            open_.append(i + 1)
+    return False
+
+
 class Instruction:
     """One instruction: its guard, name, operands, and the compiler's timing information."""
 

@@ -29,7 +29,7 @@ const ELSEWHERE: [(&str, [&str; 3]); 4] = [
 ];
 
 /// Names with a model that `scripts/golden/transformers` or `qwen3vl` creates, with logits by transformers.
-const OF_TRANSFORMERS: [&str; 21] = [
+const OF_TRANSFORMERS: [&str; 23] = [
     "apertus",
     "laguna",
     "muse-glimmer",
