@@ -173,12 +173,12 @@ mod tests {
         p.adapters = vec!["one".to_owned(), "two".to_owned()];
         let at = AdaptersAt::new(5, &p);
         let mut pages = PageTable::new(4, 1);
-        let of = |uses: &[(u32, f32)]| uses.iter().map(|&(adapter, scale)| AdapterScale { adapter, scale });
+        let of = |&(adapter, scale): &(u32, f32)| AdapterScale { adapter, scale };
         // The order of a list, and adapters of scale 0, do not matter.
         let lists: [&[(u32, f32)]; 4] =
             [&[(1, 2.0), (0, 0.5)], &[], &[(0, 1.0), (1, 1.0)], &[(1, 3.0), (0, 0.0)]];
         for (seq, uses) in lists.iter().enumerate() {
-            pages.set_adapters(seq as u32, of(uses).collect());
+            pages.set_adapters(seq as u32, uses.iter().map(of).collect());
         }
         let row = |seq: u32| Row { token: 0, pos: 0, seq, logits: seq != 2 };
         let seqs = [0, 1, 2, 3, 0, 0, 0, 0, 0, 0, 0, 0];
