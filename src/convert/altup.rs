@@ -9,7 +9,7 @@ use sterna_gguf::{Array, Value};
 /// Number of residual streams.
 pub const STREAMS: usize = 4;
 
-/// What a model with alternating updates has.
+/// Sizes of a model with alternating updates.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AltUp {
     /// Width between the two matrices of LAuReL.

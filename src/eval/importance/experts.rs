@@ -124,7 +124,7 @@ impl Mixtures {
 
 /// Stage, label and content of each mixture.
 ///
-/// Those with an input of their own are not measured: it is a product within the layer.
+/// Mixtures with an input of their own are not measured: it is a product within the layer.
 fn mixtures(program: &Program) -> impl Iterator<Item = (usize, &str, &Experts)> {
     program.stages.iter().enumerate().filter_map(|(at, (label, stage))| match stage {
         Stage::Experts(s) if s.input.is_none() => Some((at, label.as_str(), s)),

@@ -424,20 +424,6 @@ pub struct Preset {
 }
 
 impl Preset {
-    /// The preset called `name`.
-    ///
-    /// # Errors
-    /// [`SynthError::Spec`] with all known names.
-    pub fn by_name(name: &str) -> Result<&'static Self, SynthError> {
-        PRESETS.iter().find(|preset| preset.name == name).ok_or_else(|| {
-            let names: Vec<_> = PRESETS.iter().map(|preset| preset.name).collect();
-            SynthError::Spec {
-                what: "Preset::name",
-                detail: format!("want one of {}, found {name}", names.join(", ")),
-            }
-        })
-    }
-
     /// The specification, with `ty` for the blocks' matrices and `head_ty` for embedding and head; `None`
     /// uses the types of the published model.
     ///

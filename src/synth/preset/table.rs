@@ -1,6 +1,7 @@
 //! The shapes of known models.
 
 use super::{Family, MambaForm, Preset};
+use crate::SynthError;
 
 /// Llama 3.2, the base of all presets. Each sets at least its name, size and heads.
 const LLAMA_3: Preset = Preset {
@@ -723,3 +724,19 @@ pub static PRESETS: &[Preset] = &[
         ..GPT_OSS
     },
 ];
+
+impl Preset {
+    /// The preset called `name`.
+    ///
+    /// # Errors
+    /// [`SynthError::Spec`] with all known names.
+    pub fn by_name(name: &str) -> Result<&'static Self, SynthError> {
+        PRESETS.iter().find(|preset| preset.name == name).ok_or_else(|| {
+            let names: Vec<_> = PRESETS.iter().map(|preset| preset.name).collect();
+            SynthError::Spec {
+                what: "Preset::name",
+                detail: format!("want one of {}, found {name}", names.join(", ")),
+            }
+        })
+    }
+}

@@ -89,7 +89,7 @@ fn magnitude(x: &[Near], floor: f64) -> Near {
     Near { v, err: err / v + SUM * v }
 }
 
-/// What a cutoff leaves of a gate.
+/// The gate after a cutoff.
 pub(super) fn cut(g: &[Near], cutoff: f32) -> Vec<Near> {
     let len = g.len() as f64;
     let mean = g.iter().map(|g| g.v).sum::<f64>() / len;
