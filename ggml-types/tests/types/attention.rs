@@ -219,7 +219,9 @@ fn wanted(name: &str) -> Option<[f64; 8]> {
 
 #[test]
 fn attention_is_as_near_as_the_table_says() {
-    let registered = kv::REGISTRY.iter().filter(|codec| codec.rotates());
+    // The plain search of turboquant-t would take seconds; `trellis.rs` has its errors.
+    let quick = |codec: &&&'static dyn KvCodec| codec.rotates() && codec.name() != "turboquant-t";
+    let registered = kv::REGISTRY.iter().filter(quick);
     let mut codecs: Vec<(&str, Codec)> =
         registered.map(|codec| (codec.name(), Box::new(of_codec(*codec, KvSide::Keys)) as Codec)).collect();
     codecs.push(("QJL, Gaussian", Box::new(of_prod(Qjl::gaussian(DIM, 3), |_| ()))));
