@@ -92,10 +92,11 @@
 #define ATTEND_MMA_BLOCKS_SHARED_BYTES_128 81456
 #define ATTEND_MMA_BLOCKS_SHARED_BYTES_256 91248
 
-/* Query heads per block of `attend` over codes on tensor cores, and its threads for a head_dim of 128 or 256;
- * with 64, it has ATTEND_WIDE_THREADS. */
+/* Query heads per block of `attend` over codes on tensor cores, and its threads for a head_dim of 128 and of
+ * 256; with 64, it has ATTEND_WIDE_THREADS. */
 #define ATTEND_ROW_HEADS 8
-#define ATTEND_ROW_THREADS 128
+#define ATTEND_ROW_THREADS_128 384
+#define ATTEND_ROW_THREADS_256 256
 
 /* Threads per block, by kernel. */
 #define LINEAR_THREADS 256

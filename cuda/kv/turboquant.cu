@@ -8,10 +8,10 @@ RESIDENT_KERNEL(attend__turboquant, AttendCodesParams, ATTEND_THREADS, 3) { atte
 RESIDENT_KERNEL(attend__turboquant__row64, AttendCodesParams, ATTEND_WIDE_THREADS, 2) {
     attend_row<KeysInGroups, 64>(p);
 }
-RESIDENT_KERNEL(attend__turboquant__row128, AttendCodesParams, ATTEND_ROW_THREADS, 3) {
+RESIDENT_KERNEL(attend__turboquant__row128, AttendCodesParams, ATTEND_ROW_THREADS_128, 1) {
     attend_row<KeysInGroups, 128>(p);
 }
-RESIDENT_KERNEL(attend__turboquant__row256, AttendCodesParams, ATTEND_ROW_THREADS, 2) {
+RESIDENT_KERNEL(attend__turboquant__row256, AttendCodesParams, ATTEND_ROW_THREADS_256, 1) {
     attend_row<KeysInGroups, 256>(p);
 }
 MMA_KERNEL(attend__turboquant, 64, AttendCodesMmaParams, ATTEND_MMA_CODES_RESIDENT) {

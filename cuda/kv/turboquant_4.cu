@@ -9,10 +9,10 @@ RESIDENT_KERNEL(attend__turboquant_4, AttendCodesParams, ATTEND_THREADS, 3) {
 RESIDENT_KERNEL(attend__turboquant_4__row64, AttendCodesParams, ATTEND_WIDE_THREADS, 2) {
     attend_row<Alike<Codes4>, 64>(p);
 }
-RESIDENT_KERNEL(attend__turboquant_4__row128, AttendCodesParams, ATTEND_ROW_THREADS, 3) {
+RESIDENT_KERNEL(attend__turboquant_4__row128, AttendCodesParams, ATTEND_ROW_THREADS_128, 1) {
     attend_row<Alike<Codes4>, 128>(p);
 }
-RESIDENT_KERNEL(attend__turboquant_4__row256, AttendCodesParams, ATTEND_ROW_THREADS, 2) {
+RESIDENT_KERNEL(attend__turboquant_4__row256, AttendCodesParams, ATTEND_ROW_THREADS_256, 1) {
     attend_row<Alike<Codes4>, 256>(p);
 }
 MMA_KERNEL(attend__turboquant_4, 64, AttendCodesMmaParams, ATTEND_MMA_CODES_RESIDENT) {

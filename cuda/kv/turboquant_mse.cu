@@ -10,10 +10,10 @@ RESIDENT_KERNEL(attend__turboquant_mse, AttendCodesParams, ATTEND_THREADS, 3) {
 RESIDENT_KERNEL(attend__turboquant_mse__row64, AttendCodesParams, ATTEND_WIDE_THREADS, 2) {
     attend_row<Alike<Codes3>, 64>(p);
 }
-RESIDENT_KERNEL(attend__turboquant_mse__row128, AttendCodesParams, ATTEND_ROW_THREADS, 3) {
+RESIDENT_KERNEL(attend__turboquant_mse__row128, AttendCodesParams, ATTEND_ROW_THREADS_128, 1) {
     attend_row<Alike<Codes3>, 128>(p);
 }
-RESIDENT_KERNEL(attend__turboquant_mse__row256, AttendCodesParams, ATTEND_ROW_THREADS, 2) {
+RESIDENT_KERNEL(attend__turboquant_mse__row256, AttendCodesParams, ATTEND_ROW_THREADS_256, 1) {
     attend_row<Alike<Codes3>, 256>(p);
 }
 MMA_KERNEL(attend__turboquant_mse, 64, AttendCodesMmaParams, ATTEND_MMA_CODES_RESIDENT) {

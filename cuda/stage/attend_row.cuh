@@ -38,9 +38,11 @@
 // Positions that a warp processes at a time.
 constexpr uint32_t kTilePositions = 16;
 
-// Warps per block. A multiprocessor has registers for two blocks or, with a head_dim of 128, three.
+// Warps per block, limited by the shared memory for their results. With a head_dim of 128 or 256, a block has
+// all registers of a multiprocessor: in half of them, the results and the codes of a page do not fit.
 template <int D>
-constexpr uint32_t kRowWarps = (D > 64 ? ATTEND_ROW_THREADS : ATTEND_WIDE_THREADS) / kWarpSize;
+constexpr uint32_t kRowWarps =
+    (D > 128 ? ATTEND_ROW_THREADS_256 : D > 64 ? ATTEND_ROW_THREADS_128 : ATTEND_WIDE_THREADS) / kWarpSize;
 
 // Scale of the weights, so that even small ones are normal f16.
 constexpr float kWeightSteps = 16384.0f;
@@ -497,7 +499,8 @@ DEVICE void attend_row(const AttendCodesParams& p) {
     constexpr uint32_t kWarpsOfPage = PAGE_POSITIONS / kTilePositions, kStride = kRowWarps<D> / kWarpsOfPage;
     // Number of pages whose means are multiplied at a time, 16 per warp. The parts of the results need more
     // room than the products.
-    constexpr uint32_t kMeans = kTilePositions * kRowWarps<D>;
+    constexpr uint32_t kMeans = 128;
+    static_assert(kMeans <= kTilePositions * kRowWarps<D>, "no warp for some of the means");
     static_assert(sizeof(RowQueries<D>) + kMeans * ATTEND_ROW_HEADS * 4 <=
         kRowWarps<D> * ATTEND_ROW_HEADS * (2 + D) * 4, "no room for the products with means");
     uint32_t begin = task.first_page + warp / kWarpsOfPage, first = warp % kWarpsOfPage * kTilePositions;
@@ -568,7 +571,7 @@ DEVICE void attend_row(const AttendCodesParams& p) {
     // over the queries as floats.
     auto multiply_means = [&](uint32_t i) {
         uint32_t own = kTilePositions * (recomputed(threadIdx.x) / kWarpSize);
-        if (i + own < end_coded) means.multiply(queries, floats + own * ATTEND_ROW_HEADS);
+        if (own < kMeans && i + own < end_coded) means.multiply(queries, floats + own * ATTEND_ROW_HEADS);
         __syncthreads();
     };
     multiply_means(first_coded);

@@ -230,8 +230,8 @@ pub trait Backend: Send {
     }
 
     /// As [`compile`](Self::compile), for a program that declares all KV caches of program `of`, with the
-    /// same numbers, and writes none of them: it uses those of `of`, and has no pages of its own. Declarations
-    /// may differ in their sliding windows.
+    /// same numbers, and writes none of them: it uses those of `of`, and has no pages of its own.
+    /// Declarations may differ in their sliding windows.
     ///
     /// # Errors
     /// As [`compile`](Self::compile).

@@ -7,9 +7,8 @@ use safetensors::Dtype;
 use serde_json::Value as Json;
 
 use super::ConvertError;
-use super::checkpoint::{Checkpoint, Elem};
+use super::checkpoint::{Checkpoint, Elem, Tensor};
 use super::config::Config;
-use super::tensors::NamedTensors;
 use sterna_gguf::{Array, TensorInfo, Value};
 
 /// Kind of a checkpoint that drafts.
@@ -36,20 +35,20 @@ pub struct Drafts {
 const LAYERS: &str = "eagle_aux_hidden_state_layer_ids";
 
 impl Drafts {
-    /// Reads the dimensions; the vocabulary has `vocab` tokens.
+    /// Reads the dimensions, with `tensor` for a tensor by its name; the vocabulary has `vocab` tokens.
     ///
     /// # Errors
     /// [`ConvertError`] for a width that is missing, and for a head without its tensors.
-    pub fn read(
+    pub fn read<'a>(
         kind: DraftKind,
         config: &Config,
-        named: &NamedTensors<'_>,
+        tensor: impl Fn(&str) -> Option<&'a Tensor>,
         vocab: usize,
     ) -> Result<Self, ConvertError> {
-        let n_head = named.get("lm_head.weight").and_then(|head| head.shape.first()).copied();
+        let n_head = tensor("lm_head.weight").and_then(|head| head.shape.first()).copied();
         let model_width = match kind {
             DraftKind::Assistant => config.require(&["backbone_hidden_size"])?,
-            DraftKind::Eagle3 => match named.get("fc.weight").map(|fc| &fc.shape[..]) {
+            DraftKind::Eagle3 => match tensor("fc.weight").map(|fc| &fc.shape[..]) {
                 Some([_, cols]) if *cols > 0 && cols.is_multiple_of(3) => cols / 3,
                 Some(found) => {
                     let detail = format!("want the rows of three layers as columns, found {found:?}");
@@ -111,21 +110,22 @@ pub fn has_vocabulary(folder: &Path) -> bool {
         .any(|file| folder.join(file).is_file())
 }
 
-/// The tokens of the head's rows as a tensor of the file, if the checkpoint has them: it stores the distance
-/// between each row and its token.
+/// Name of the tensor with the tokens of the head's rows.
+pub const TOKENS: &str = "d2t";
+
+/// The tokens of the head's rows as a tensor of the file, from the checkpoint's tensor with its name there:
+/// it stores the distance between each row and its token.
 ///
 /// # Errors
 /// [`ConvertError::Tensor`] for another type or shape, and for numbers that are not tokens of the vocabulary.
 pub fn tokens_of_rows(
-    named: &mut NamedTensors<'_>,
+    (name, tensor): (String, Tensor),
     checkpoint: &Checkpoint,
     n_head: usize,
     vocab: usize,
-) -> Result<Option<(TensorInfo, Bytes)>, ConvertError> {
-    const NAME: &str = "d2t";
+) -> Result<(TensorInfo, Bytes), ConvertError> {
     /// The type of integers of 64 bits.
     const I64: u32 = 27;
-    let Some((name, tensor)) = named.take(NAME) else { return Ok(None) };
     let wrong = |detail: String| ConvertError::tensor(&name, detail);
     if tensor.elem != Elem::Other(Dtype::I64) || tensor.shape != [n_head] {
         let found = format!("{} {:?}", tensor.elem.name(), tensor.shape);
@@ -141,7 +141,7 @@ pub fn tokens_of_rows(
     let tokens: Option<Vec<[u8; 8]>> = bytes.as_chunks().0.iter().enumerate().map(token).collect();
     let tokens = tokens.ok_or_else(|| wrong(format!("want different tokens of the {vocab}")))?.concat();
     let info = TensorInfo {
-        name: NAME.to_owned(),
+        name: TOKENS.to_owned(),
         dims: vec![n_head],
         type_id: I64,
         ty: None,
@@ -150,5 +150,5 @@ pub fn tokens_of_rows(
         start: 0,
         n_bytes: tokens.len() as u64,
     };
-    Ok(Some((info, Bytes::from(tokens))))
+    Ok((info, Bytes::from(tokens)))
 }

@@ -26,8 +26,8 @@ pub struct Layered {
 
 impl Layered {
     /// Reads the configuration of `n_layers` layers, of which local ones have `n_kv_heads` KV heads of
-    /// `head_dim`, and every `period`-th is global unless the configuration says otherwise. If the model is an
-    /// `assistant`, no layer has a cache of its own, and there is no embedding per layer.
+    /// `head_dim`, and every `period`-th is global unless the configuration says otherwise. If the model is
+    /// an `assistant`, no layer has a cache of its own, and there is no embedding per layer.
     ///
     /// # Errors
     /// [`ConvertError::File`] for a key that is missing or invalid.

@@ -217,12 +217,13 @@ impl Converter {
             None => return Err(ConvertError::tensor(embedding, "is missing")),
         };
         let has_mtp = named.get(tensors::MTP).is_some();
-        let drafts = arch.drafts.map(|kind| Drafts::read(kind, &config, &named, rows)).transpose()?;
+        let drafts =
+            arch.drafts.map(|kind| Drafts::read(kind, &config, |name| named.get(name), rows)).transpose()?;
         let shape = Shape { has_mtp, drafts, ..Shape::read(&config, arch, rows)? };
-        let integers = match drafts {
-            Some(drafts) => drafts::tokens_of_rows(&mut named, &checkpoint, drafts.n_head, rows)?,
-            None => None,
-        };
+        let tokens = drafts.and_then(|drafts| Some((drafts, named.take(drafts::TOKENS)?)));
+        let integers =
+            tokens.map(|(drafts, found)| drafts::tokens_of_rows(found, &checkpoint, drafts.n_head, rows));
+        let integers = integers.transpose()?;
         let mut notes: Vec<String> = checkpoint.note().into_iter().collect();
         // Models with such norms are rounded by BitNet's rule, although their configurations do not say so.
         let has_input_norms = named.get(&format!("{}0.mlp.up_proj.norm.weight", arch.layers)).is_some();

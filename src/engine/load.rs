@@ -577,7 +577,7 @@ fn build(
     let options_of_model = Options { limits, k, v, window, n_ctx, mtp: of_own_file, images };
     let mut model = Model::build(gguf, hyper, &options_of_model)?;
     if let Some(draft) = draft {
-        let block = DraftBlock::of_file(draft, &model, gguf, &options_of_model);
+        let block = model::draft_block(draft, &model, gguf, &options_of_model);
         model.mtp = Some(block.map_err(|error| Error::Draft { error })?);
     }
     if wants_block && options.mtp == Mtp::Needed && model.mtp.is_none() {

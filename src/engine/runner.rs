@@ -473,8 +473,8 @@ type RowsOfImage = (Range<usize>, Arc<ImageRows>, usize);
 
 impl InPieces<'_> {
     /// Runs all stages. Rows of images take the place of the embeddings of tokens, and their further rows are
-    /// added to the residual stream. Before each of `taps`, which ascend, the stream's `cols` elements of each
-    /// row are read: `out` is `[rows, taps * cols]`.
+    /// added to the residual stream. Before each of `taps`, which ascend, the stream's `cols` elements of
+    /// each row are read: `out` is `[rows, taps * cols]`.
     fn all(
         mut self,
         places: &Places,

@@ -1,5 +1,5 @@
-//! Control vectors: files of directions `direction.N`, which are added to the residual stream after layer `N`,
-//! counted from 0. The first layer has none.
+//! Control vectors: files of directions `direction.N`, which are added to the residual stream after layer
+//! `N`, counted from 0. The first layer has none.
 //!
 //! [`ControlVector::read`] checks a file, [`attach`] adds the sum of several to a model's program.
 

@@ -7,8 +7,8 @@
 
 use std::sync::Arc;
 
-use super::{Builder, Hyper, Model, ModelError, Options, assistant, eagle3, mtp};
-use sterna_gguf::{FileTensor, Gguf};
+use super::ModelError;
+use sterna_gguf::FileTensor;
 use sterna_program::{Attend, AttnIn, Buf, Kv, Norm, PartOf, Program, Stage, Weight};
 
 /// A program that drafts tokens. The caller writes [`DraftForm::hidden`] before each step.
@@ -81,68 +81,7 @@ pub struct Fusion {
     pub residual_is_normed: bool,
 }
 
-/// Kind of a file that drafts for a model.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DraftKind {
-    /// The MTP block of the model, without the layers before it.
-    MtpBlock,
-    /// An EAGLE-3 head.
-    Eagle3,
-    /// Gemma 4's assistant.
-    Gemma4Assistant,
-}
-
-impl DraftKind {
-    /// The kind of a file; `None` for a model that runs on its own.
-    pub fn of(gguf: &Gguf) -> Option<Self> {
-        let architecture = gguf.metadata().str("general.architecture").ok().flatten()?;
-        if architecture == eagle3::NAME {
-            return Some(Self::Eagle3);
-        }
-        if assistant::NAMES.contains(&architecture) {
-            return Some(Self::Gemma4Assistant);
-        }
-        let has = |end: &str| gguf.tensors().iter().any(|tensor| tensor.name.ends_with(end));
-        let is_alone = has(".nextn.eh_proj.weight") && gguf.find("blk.0.attn_norm.weight").is_none();
-        is_alone.then_some(Self::MtpBlock)
-    }
-}
-
 impl DraftBlock {
-    /// Builds the program of a file that drafts for a model.
-    ///
-    /// # Errors
-    /// [`ModelError`] for a file of another kind or for another model, and for the first tensor that is
-    /// missing or of another shape.
-    pub fn of_file(
-        gguf: &Gguf,
-        model: &Model,
-        model_gguf: &Gguf,
-        options: &Options,
-    ) -> Result<Self, ModelError> {
-        let metadata = gguf.metadata();
-        let architecture = metadata.require_str("general.architecture")?;
-        let Some(kind) = DraftKind::of(gguf) else {
-            let want = "an EAGLE-3 head, Gemma 4's assistant or an MTP block alone".to_owned();
-            let key = "general.architecture".to_owned();
-            return Err(ModelError::Metadata { key, want, got: format!("a whole `{architecture}` model") });
-        };
-        let hyper = Hyper::read(metadata, model.hyper.n_vocab)?;
-        let options = Options { limits: model.program.limits, mtp: true, ..*options };
-        let mut m = Builder::new(gguf, hyper, &options)?;
-        m.borrow(model_gguf);
-        let form = match kind {
-            DraftKind::MtpBlock => return mtp::of_file(m, &model.hyper),
-            DraftKind::Eagle3 => eagle3::build(&mut m, &model.hyper)?,
-            DraftKind::Gemma4Assistant => assistant::build(&mut m, model)?,
-        };
-        let form = DraftForm { lent: Some(m.lent().to_vec()), ..form };
-        let (program, weights, _) = m.finish()?;
-        let block = Self { program, weights, form };
-        block.check()?;
-        Ok(block)
-    }
-
     /// Limits the head to some tokens, in ascending order: a smaller product, and drafts of these alone. A
     /// head that has only some tokens already is left as it is.
     ///

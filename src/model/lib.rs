@@ -17,6 +17,7 @@ pub mod control;
 pub mod deepseek2;
 pub mod dots1;
 pub mod draft;
+mod drafts;
 mod eagle3;
 pub mod ernie4_5;
 pub mod exaone4;
@@ -68,7 +69,8 @@ use std::cmp::Reverse;
 use ggml_types::{KvCodec, QuantError};
 
 pub use build::Builder;
-pub use draft::{DraftBlock, DraftForm, DraftKind, Fusion};
+pub use draft::{DraftBlock, DraftForm, Fusion};
+pub use drafts::{DraftKind, draft_block};
 pub use hyper::{Hyper, LayerHyper};
 pub use pooling::{Dense, Pooling, PoolingHead, RankHead};
 pub use windows::Windows;
@@ -195,7 +197,7 @@ impl Model {
         }
         let mut builder = Builder::new(gguf, hyper.clone(), options)?;
         (architecture.build)(&mut builder)?;
-        mtp::build(&mut builder)?;
+        drafts::mtp_block(&mut builder)?;
         let pooling = PoolingHead::read(&mut builder)?;
         let (mtp, deepstack) = (builder.take_mtp(), builder.take_deepstack());
         let keys = builder.check_keys();

@@ -8,67 +8,9 @@
 //! r = shared_head_norm(layer(u)), logits = head r
 //! ```
 
-use super::draft::{DraftBlock, DraftForm};
-use super::{Builder, Hyper, ModelError, deepseek2, glm4moe, qwen35};
+use super::draft::DraftForm;
+use super::{Builder, Hyper, ModelError};
 use sterna_program::{Buf, Embed, Linear, Logits, ProjAdd, ProjIn, RowsOf, Sample};
-
-/// Builds the block of a model with [`block`].
-type BuildBlock = fn(&mut Builder<'_>) -> Result<(), ModelError>;
-
-/// The architectures whose blocks are supported.
-static BLOCKS: &[(&[&str], BuildBlock)] = &[
-    (&["qwen35", "qwen35moe", "qwen3next"], qwen35::block),
-    (&["glm4moe"], glm4moe::block),
-    (&["deepseek2"], deepseek2::block),
-];
-
-/// Builds the program of the model's block if it is requested, supported, and in the file.
-///
-/// # Errors
-/// As [`block`].
-pub(super) fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
-    let architecture = m.hyper().architecture.clone();
-    let known = BLOCKS.iter().find(|(names, _)| names.contains(&architecture.as_str()));
-    match known.filter(|_| m.wants_mtp()) {
-        Some((_, build)) => build(m),
-        None => Ok(()),
-    }
-}
-
-/// Builds the program of a file that has only the block of a model with these hyperparameters.
-///
-/// # Errors
-/// [`ModelError::Metadata`] for the block of another model, or of an architecture whose blocks are not
-/// supported; as [`build`].
-pub(super) fn of_file(mut m: Builder<'_>, of: &Hyper) -> Result<DraftBlock, ModelError> {
-    let h = m.hyper().clone();
-    let metadata = |key: &str, want: String, got: String| ModelError::Metadata { key: key.into(), want, got };
-    if h.architecture != of.architecture {
-        let want = format!("{}, as in the model", of.architecture);
-        return Err(metadata("general.architecture", want, h.architecture));
-    }
-    let same = [
-        ("embedding_length", h.dim, of.dim),
-        ("attention.head_count", h.n_heads, of.n_heads),
-        ("attention.head_count_kv", h.n_kv_heads, of.n_kv_heads),
-        ("attention.key_length", h.head_dim, of.head_dim),
-    ];
-    if let Some((key, own, model)) = same.into_iter().find(|(_, own, model)| own != model) {
-        return Err(m.wrong(key, format!("{model}, as in the model"), own));
-    }
-    m.trunk()?;
-    build(&mut m)?;
-    let Some(block) = m.take_mtp() else {
-        let known: Vec<&str> = BLOCKS.iter().flat_map(|(names, _)| *names).copied().collect();
-        let want = format!("one of {}, to draft with the block", known.join(", "));
-        return Err(metadata("general.architecture", want, h.architecture));
-    };
-    // What the block has in their place is not used.
-    m.leave_out(|name| ["token_embd.weight", "output.weight", "output_norm.weight"].contains(&name));
-    m.finish()?;
-    block.check()?;
-    Ok(block)
-}
 
 /// Builds the program of block `layer` if the file has it and it is requested. `push` gets the residual
 /// stream and pushes one decoder layer on it, whose first stage writes the cache.

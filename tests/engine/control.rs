@@ -1,5 +1,5 @@
-//! Control vectors: logits against numpy in float64 (`scripts/golden/tiny control`), and files that are not of
-//! the model.
+//! Control vectors: logits against numpy in float64 (`scripts/golden/tiny control`), and files that are not
+//! of the model.
 
 use std::ops::RangeInclusive;
 

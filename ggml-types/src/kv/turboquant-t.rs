@@ -1,5 +1,5 @@
-//! turboquant-t: as `turboquant`, with the codes of trellises: the same bytes and smaller errors, but slower to
-//! encode.
+//! turboquant-t: as `turboquant`, with the codes of trellises: the same bytes and smaller errors, but slower
+//! to encode.
 
 use super::{CodeValues, KvCodes};
 use crate::turboquant::{KeyBasis, LogScale, PathSearch, TrellisSplit, TrellisVector, plain_search};

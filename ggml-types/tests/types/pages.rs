@@ -12,7 +12,7 @@ const QUERIES: usize = 16;
 /// Deviation of the scores.
 const PEAKY: f64 = 2.0;
 
-/// What is subtracted from the keys of a page before they are encoded.
+/// The vector that is subtracted from the keys of a page before they are encoded.
 #[derive(Clone, Copy)]
 enum Mean {
     OfPage,

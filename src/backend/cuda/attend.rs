@@ -18,9 +18,10 @@ use super::params::{
     ATTEND_MMA_CODES_SHARED_BYTES_64, ATTEND_MMA_CODES_SHARED_BYTES_128, ATTEND_MMA_CODES_SHARED_BYTES_256,
     ATTEND_MMA_HEADS, ATTEND_MMA_RESIDENT, ATTEND_MMA_SHARED_BYTES_64, ATTEND_MMA_SHARED_BYTES_128,
     ATTEND_MMA_SHARED_BYTES_256, ATTEND_MMA_THREADS_64, ATTEND_MMA_THREADS_128, ATTEND_MMA_THREADS_256,
-    ATTEND_MMA_VECTORS, ATTEND_MMA_VECTORS_256, ATTEND_ROW_HEADS, ATTEND_ROW_THREADS, ATTEND_THREADS,
-    ATTEND_THREADS_512, ATTEND_WHOLE, ATTEND_WIDE_THREADS, AttendCommon, AttendRowsParams, AttendTilesParams,
-    CODES_PIECE, LATENT_HEADS, LATENT_SHARED_BYTES, LATENT_THREADS, MAX_PARTS,
+    ATTEND_MMA_VECTORS, ATTEND_MMA_VECTORS_256, ATTEND_ROW_HEADS, ATTEND_ROW_THREADS_128,
+    ATTEND_ROW_THREADS_256, ATTEND_THREADS, ATTEND_THREADS_512, ATTEND_WHOLE, ATTEND_WIDE_THREADS,
+    AttendCommon, AttendRowsParams, AttendTilesParams, CODES_PIECE, LATENT_HEADS, LATENT_SHARED_BYTES,
+    LATENT_THREADS, MAX_PARTS,
 };
 use super::tiled::most_tiles;
 use crate::device::tiles::Tiling;
@@ -108,12 +109,16 @@ fn has_row_kernel(kv: &KvDecl) -> bool {
 fn by_rows(kv: &KvDecl) -> ByRows {
     let wide = ATTEND_WIDE_THREADS as usize;
     if has_row_kernel(kv) {
-        let threads = if kv.head_dim > 64 { ATTEND_ROW_THREADS } else { ATTEND_WIDE_THREADS };
+        let (threads, blocks) = match kv.head_dim {
+            64 => (ATTEND_WIDE_THREADS, 2),
+            128 => (ATTEND_ROW_THREADS_128, 1),
+            _ => (ATTEND_ROW_THREADS_256, 1),
+        };
         return ByRows {
             kernel: row_kernel(kv.k.name(), kv.head_dim),
             heads: ATTEND_ROW_HEADS as usize,
             threads,
-            blocks: if kv.head_dim == 128 { 3 } else { 2 },
+            blocks,
             parts: threads as usize / WARP,
         };
     }

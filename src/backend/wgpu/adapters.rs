@@ -7,21 +7,18 @@
 
 use std::collections::BTreeSet;
 
-use ggml_types::{QuantType, types};
+use ggml_types::QuantType;
 use wgpu::Buffer;
 
 use super::device::Gpu;
-use super::linear::{self, Input};
+use super::input;
 use super::shader::Kernel;
 use super::upload::{self, DeviceWeight};
-use super::weight::WeightFormat;
-use super::{Cx, Device, Dispatch, Grid, experts};
+use super::weight::{LORA_TYPES as TYPES, WeightFormat};
+use super::{Cx, Device, Dispatch, Grid, mixture};
 use crate::BackendError;
 use crate::device::plan::ADAPTERS_OF_LATENT;
 use sterna_program::{ActQuant, Linear, Lora, Program, RowsOf, Stage, Weight};
-
-/// Types with kernels.
-pub const TYPES: [&dyn QuantType; 4] = [&types::F32, &types::F16, &types::Bf16, &types::Q8_0];
 
 /// Words per matrix in the tables.
 const ENTRY: usize = 4;
@@ -82,7 +79,7 @@ fn sets(stage: &Stage) -> Vec<Vec<&[Lora]>> {
     match stage {
         Stage::Embed(s) if !s.lora.is_empty() => vec![vec![&s.lora[..]]],
         Stage::Experts(s) => {
-            let mut all = experts::layers(s);
+            let mut all = mixture::layers(s);
             all.push(vec![&s.router]);
             all.retain(|layers| layers.iter().any(pairs_of));
             all.into_iter()
@@ -134,14 +131,14 @@ impl Sizes {
         for (_, stage) in p.stages.iter().filter(|(_, stage)| stage.has_adapters()) {
             let (rows, linears) = stage.linears();
             let rows = match stage {
-                Stage::Experts(s) => experts::slots(p, s),
+                Stage::Experts(s) => mixture::slots(p, s),
                 Stage::Embed(_) => p.limits.rows,
                 _ => p.max_rows(rows),
             };
             let first = rows.saturating_mul(p.adapters.len() * rank);
             most.first = most.first.max(4 * first as u64);
             for linear in linears.filter(|linear| !linear.lora.is_empty() && is_quantised(linear)) {
-                let words = linear::padded_rows(rows).saturating_mul(stride(p, linear));
+                let words = input::padded_rows(rows).saturating_mul(stride(p, linear));
                 most.inputs = most.inputs.max(4 * words as u64);
             }
             let hidden = match stage {
@@ -160,7 +157,7 @@ impl Sizes {
 }
 
 /// True if the input of a layer's adapters is not its own.
-fn is_quantised(linear: &Linear) -> bool {
+pub fn is_quantised(linear: &Linear) -> bool {
     linear.act != ActQuant::None
 }
 
@@ -190,16 +187,6 @@ pub struct Out<'a> {
     pub buffer: &'a Buffer,
     pub cols: usize,
     pub at: usize,
-}
-
-/// The input of a layer's pairs, and the dispatch that writes it if it is not that of the layer.
-pub fn input<'a>(cx: &Cx<'a>, input: Input<'a>, linear: &'a Linear) -> (&'a Buffer, Option<Dispatch<'a>>) {
-    let memory = cx.memory;
-    if !is_quantised(linear) {
-        return (&memory.acts, None);
-    }
-    let to = &memory.adapters.inputs;
-    (to, Some(linear::float_input(cx, input, linear, to)))
 }
 
 /// Adds the products of the pairs of a set of layers to their outputs. All have inputs of the same length.
@@ -319,7 +306,7 @@ fn dispatch<'a>(
     Dispatch { kernels: vec![(usize::MAX, kernel)], params, buffers, grid }
 }
 
-/// What [`activate`] does with rows of products.
+/// The last step of products, for [`activate`].
 pub enum Finish<'a> {
     /// Applies an activation function, in a layer's parameters.
     Act(u32),

@@ -6,6 +6,7 @@ use wgpu::Buffer;
 
 use super::adapters::{self, Finish, Out, Rows};
 use super::linear::{self, ABSENT, Input, Layer};
+use super::mixture::{layers, slots};
 use super::shader::{Kernel, MAX_EXPERTS, ROWS};
 use super::upload::{self, DeviceWeight};
 use super::weight::WeightFormat;
@@ -14,14 +15,6 @@ use crate::BackendError;
 use sterna_program::{
     ActQuant, Expert, Experts, Gating, Groups, Linear, Program, Routing, RowsOf, Stage, Weight,
 };
-
-/// The layers of a mixture's experts: those of the gate, if they have one, of up and of down.
-pub fn layers(s: &Experts) -> Vec<Vec<&Linear>> {
-    let of = |layer: fn(&Expert) -> Option<&Linear>| s.experts.iter().filter_map(layer).collect::<Vec<_>>();
-    let gates = of(|expert| expert.gate.as_ref());
-    let others = [of(|expert| Some(&expert.up)), of(|expert| Some(&expert.down))];
-    [gates].into_iter().filter(|gates| !gates.is_empty()).chain(others).collect()
-}
 
 const LATENT: &str = "experts: those of a latent vector (Nemotron 3 Super) run only on the CPU (backend cpu)";
 
@@ -54,11 +47,6 @@ pub fn missing(cx: &Device<'_>, p: &Program, s: &Experts) -> Vec<String> {
         missing.push("experts whose gate and up quantise their inputs differently".to_owned());
     }
     missing
-}
-
-/// Rows of a step times the experts of each.
-pub fn slots(p: &Program, s: &Experts) -> usize {
-    p.limits.rows.saturating_mul(s.n_used)
 }
 
 /// Bytes of the router's products, of the hidden rows of all experts, or of their products, whichever is
@@ -190,7 +178,7 @@ pub fn dispatches<'a>(cx: &Cx<'a>, s: &'a Experts) -> Vec<Dispatch<'a>> {
             Some(_) => Finish::Gate { act: ffn_in::activation(act), up: of_up, times: ffn_in::times(act) },
             None => Finish::Act(ffn_in::activation(act)),
         };
-        let (x, inputs) = adapters::input(cx, input, first);
+        let (x, inputs) = linear::input_of_adapters(cx, input, first);
         all.extend(inputs);
         for (layers, out) in gates.map(|gates| (gates, fresh)).into_iter().chain([(ups, of_up)]) {
             let added = Out { buffer: out, cols: ffn_dim, at: 0 };

@@ -1,6 +1,7 @@
 //! The input of linear layers, and the norm before it.
 
 use super::Cx;
+use super::shader::ROWS;
 use sterna_program::{Buf, Norm, NormKind, RowsOf};
 
 /// Placeholder in a kernel's parameters for a missing vector.
@@ -25,4 +26,9 @@ pub fn norm(cx: &Cx<'_>, norm: Option<&Norm>) -> NormParams {
         NormKind::Layer => 2,
     };
     [kind, cx.constant(weight), bias.map_or(ABSENT, |bias| cx.constant(bias)), eps.to_bits()]
+}
+
+/// Allocated rows of activations: kernels read whole tiles.
+pub fn padded_rows(rows: usize) -> usize {
+    rows.next_multiple_of(ROWS[ROWS.len() - 1] as usize)
 }

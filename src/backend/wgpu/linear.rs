@@ -3,7 +3,7 @@
 
 use wgpu::Buffer;
 
-pub use super::input::{ABSENT, Input, norm};
+pub use super::input::{ABSENT, Input, norm, padded_rows};
 use super::shader::{Kernel, ROWS};
 use super::weight::WeightFormat;
 use super::{Cx, Dispatch, Grid, adapters, hadamard, upload};
@@ -31,11 +31,6 @@ pub fn missing(cx: &super::Device<'_>, p: &Program, stage: &str, linears: &[&Lin
         missing.extend(upload::unsupported(cx.gpu, &decl.name, format, decl.cols));
     }
     missing
-}
-
-/// Allocated rows of activations: kernels read whole tiles.
-pub fn padded_rows(rows: usize) -> usize {
-    rows.next_multiple_of(ROWS[ROWS.len() - 1] as usize)
 }
 
 /// Words of one row of a layer's activations.
@@ -80,7 +75,7 @@ pub fn dispatches<'a>(
         }
         all.extend(products(cx, stage, input.rows, &layer));
         if cx.adapted && !linear.lora.is_empty() {
-            let (x, dispatch) = adapters::input(cx, input, linear);
+            let (x, dispatch) = input_of_adapters(cx, input, linear);
             let wanted = Some(linear.norm.as_ref().map(|norm| norm.weight));
             if dispatch.is_some() && floats != wanted {
                 all.extend(dispatch);
@@ -139,11 +134,19 @@ pub fn source_dispatch<'a>(cx: &Cx<'a>, source: &Source<'a>, linear: &Linear) ->
     store(cx, source, Stored { cols, ints, stride, int8, to: &cx.memory.acts })
 }
 
-/// The dispatch that only normalises the input of a layer, as floats in whole chunks.
-pub fn float_input<'a>(cx: &Cx<'a>, input: Input<'a>, linear: &'a Linear, to: &'a Buffer) -> Dispatch<'a> {
-    let cols = cx.p.weight_decl(linear.w).cols;
+/// The input of a layer's adapters, and the dispatch that writes it if it is not that of the layer: only
+/// normalised, as floats in whole chunks.
+pub fn input_of_adapters<'a>(
+    cx: &Cx<'a>,
+    input: Input<'a>,
+    linear: &'a Linear,
+) -> (&'a Buffer, Option<Dispatch<'a>>) {
+    if !adapters::is_quantised(linear) {
+        return (&cx.memory.acts, None);
+    }
+    let (cols, to) = (cx.p.weight_decl(linear.w).cols, &cx.memory.adapters.inputs);
     let stored = Stored { cols, ints: false, stride: cols.next_multiple_of(8), int8: false, to };
-    store(cx, &source_of(cx, input, linear), stored)
+    (to, Some(store(cx, &source_of(cx, input, linear), stored)))
 }
 
 fn source_of<'a>(cx: &Cx<'a>, input: Input<'a>, linear: &'a Linear) -> Source<'a> {

@@ -11,7 +11,8 @@ use super::picks::{HOST_SIDE, Picks};
 use super::step::StepMemory;
 use super::upload::DeviceWeight;
 use super::{
-    adapters, attend, attn_in, experts, ffn_in, hadamard, kv, latent_in, linear, proj_add, sample, states,
+    adapters, attend, attn_in, experts, ffn_in, hadamard, kv, latent_in, linear, mixture, proj_add, sample,
+    states,
 };
 use crate::device::tables;
 use crate::{BackendError, MemoryKind, memory};
@@ -106,7 +107,7 @@ impl Shared {
             let (rows, linears) = stage.linears();
             let rows = match stage {
                 // Inputs of `down` are the rows of all experts.
-                Stage::Experts(s) => experts::slots(p, s),
+                Stage::Experts(s) => mixture::slots(p, s),
                 _ => p.max_rows(rows),
             };
             let rows = linear::padded_rows(rows) as u64;

@@ -30,6 +30,7 @@ mod linear;
 mod logits;
 mod mamba;
 mod memory;
+mod mixture;
 mod picks;
 mod profile;
 mod proj_add;

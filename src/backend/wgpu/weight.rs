@@ -11,6 +11,9 @@ use sterna_program::ActQuant;
 use super::text::wgsl;
 use crate::layout::planes;
 
+/// Types of the matrices of LoRA pairs with kernels.
+pub const LORA_TYPES: [&dyn QuantType; 4] = [&types::F32, &types::F16, &types::Bf16, &types::Q8_0];
+
 /// A type with kernels, in `shaders/types/KERNELS.wgsl`.
 pub struct WeightFormat {
     pub ty: &'static dyn QuantType,

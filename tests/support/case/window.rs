@@ -324,7 +324,7 @@ impl Reference {
                 let nudge = Nudge { keys, row: 0, elem, by };
                 let mut nudged = x.clone();
                 nudged.iter_mut().for_each(|x| nudge.apply(x));
-                // In other means, so many nudges would add up.
+                // In other means, the nudges of all vectors would add up.
                 let nudged = stored_around(rule, keys, &nudged, &plain.means);
                 let pairs = plain.vectors.iter().zip(&nudged.vectors).enumerate();
                 let other = pairs.filter(|(_, (a, b))| is_apart(&a[1], &b[1]));
@@ -358,7 +358,7 @@ impl Reference {
         (out, n)
     }
 
-    /// Of one KV head and its queries, whose vectors are nudged: `[rows, group * head_dim]`.
+    /// The vectors of one KV head and its queries, which are nudged: `[rows, group * head_dim]`.
     fn attend_head(&self, rule: Rule, head: usize, nudges: &[Nudge]) -> Vec<Vec<f64>> {
         let Heads { group, head_dim, .. } = self.heads;
         let mut out = vec![Vec::new(); self.q.len()];

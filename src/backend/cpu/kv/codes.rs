@@ -175,8 +175,8 @@ impl Codes {
         whole
     }
 
-    /// Encodes up to [`TOGETHER`] vectors, `[n, head_dim]`, as the positions from `pos` on. Returns the number
-    /// of those in which something had to be clamped.
+    /// Encodes up to [`TOGETHER`] vectors, `[n, head_dim]`, as the positions from `pos` on. Returns the
+    /// number of those in which something had to be clamped.
     pub fn put_all(&self, k: &RealKernels, page: &mut [u8], pos: usize, x: &[f32]) -> usize {
         let (mut vectors, n) = ([0; TOGETHER * MAX_BYTES], x.len() / self.head_dim);
         let vectors = &mut vectors[..n * self.vec_bytes];

@@ -214,7 +214,7 @@ impl Kernel {
         all.extend([Self::AddVector, Self::Conv, Self::ConvTail, Self::Mamba, Self::MambaGate]);
         all.extend(["residual", "product", "rows"].map(Self::PostNorm));
         all.extend(["act", "gate", "cap"].map(Self::Activate));
-        for ty in super::adapters::TYPES.map(|ty| ty.name()) {
+        for ty in super::weight::LORA_TYPES.map(|ty| ty.name()) {
             all.push(Self::LoraToken { ty });
             all.extend([false, true].map(|experts| Self::LoraFirst { ty, experts }));
             all.extend([false, true].map(|experts| Self::LoraSecond { ty, experts }));

@@ -1,8 +1,8 @@
 // LatentIn, after the products: the tail of q[r][h] = rope(t); kv[seq, pos] = (norm(c) | rope(t)). The other
 // elements of queries are products of head_proj.
 //
-// A workgroup owns one query head (x), or the key (the last x), of one row of the step (y). Writes to the page
-// of the row's position; reads the cosines and sines of that position.
+// A workgroup owns one query head (x), or the key (the last x), of one row of the step (y). Writes to the
+// page of the row's position; reads the cosines and sines of that position.
 #set reduce = [("reduce_wide", "vec2<f32>", "add_wide")]
 #set sides = ["side"]
 #include "lib/main.wgsl"
