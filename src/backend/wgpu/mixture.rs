@@ -1,4 +1,4 @@
-//! What a mixture of experts consists of.
+//! The layers and slots of a mixture of experts.
 
 use sterna_program::{Expert, Experts, Linear, Program};
 
