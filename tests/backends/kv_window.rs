@@ -114,7 +114,7 @@ fn attention_matches_keys_in_two_groups() {
 /// Codes of trellises of keys and values, or of values alone.
 #[test]
 fn attention_matches_the_codes_of_trellises() {
-    for head_dim in [32, 64, 128, 256] {
+    for head_dim in [32, 128] {
         let heads = Heads { head_dim, ..TWO_OF_TWO };
         let bases = Some(leak(bases(head_dim, false)));
         for (k, trellis) in [("turboquant-t", [true, true]), ("turboquant", [false, true])] {
