@@ -84,7 +84,7 @@ fn codes_of(unit_of: UnitOf, unit: &[u8]) -> [u8; UNIT] {
             if unit_of == UnitOf::Signed3 {
                 for (codes, bits) in codes.as_chunks_mut::<8>().0.iter_mut().zip(&unit[16..24]) {
                     // Byte `i` becomes 4 if bit `i` is set.
-                    let each = u64::from(*bits) * 0x0101_0101_0101_0101 & 0x8040_2010_0804_0201;
+                    let each = (u64::from(*bits) * 0x0101_0101_0101_0101) & 0x8040_2010_0804_0201;
                     let third = (each + 0x7f7f_7f7f_7f7f_7f7f) >> 5 & 0x0404_0404_0404_0404;
                     *codes = (u64::from_le_bytes(*codes) | third).to_le_bytes();
                 }
