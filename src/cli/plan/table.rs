@@ -193,36 +193,32 @@ fn write_ways(
     )
 }
 
-/// Memory by context and cache type.
+/// Memory by context and cache type. Types without kernels are left out, but not the first one, which may have
+/// been requested.
 fn write_contexts(shown: &Shown, out: &mut impl Write) -> io::Result<()> {
-    let names: Vec<String> = shown.codecs.iter().map(|pair| pair_name(*pair)).collect();
-    let widths: Vec<usize> = names.iter().map(|name| 14.max(name.len() + 2)).collect();
-    writeln!(out, "\nsum of all devices, without the margin; !: does not fit, -: no kernels\n")?;
-    write!(out, "{:>10}", "context")?;
-    for (name, width) in names.iter().zip(&widths) {
-        write!(out, "{name:>width$}")?;
-    }
-    writeln!(out)?;
-    for (n_ctx, cells) in &shown.rows {
-        write!(out, "{n_ctx:>10}")?;
-        for (cell, width) in cells.iter().zip(&widths) {
-            write!(out, "{:>width$}", cell_text(*cell))?;
+    let has_kernels = |i: usize| shown.rows.iter().any(|(_, cells)| cells[i].is_some());
+    let columns: Vec<usize> = (0..shown.codecs.len()).filter(|i| *i == 0 || has_kernels(*i)).collect();
+    let line = |out: &mut dyn Write, first: String, text: &dyn Fn(usize) -> String| -> io::Result<()> {
+        write!(out, "{first:>10}")?;
+        for &i in &columns {
+            let width = 14.max(pair_name(shown.codecs[i]).len() + 2);
+            write!(out, "{:>width$}", text(i))?;
         }
-        writeln!(out)?;
+        writeln!(out)
+    };
+    writeln!(out, "\nsum of all devices, without the margin; !: does not fit, -: no kernels\n")?;
+    line(out, "context".to_owned(), &|i| pair_name(shown.codecs[i]))?;
+    for (n_ctx, cells) in &shown.rows {
+        line(out, n_ctx.to_string(), &|i| cell_text(cells[i]))?;
     }
     if shown.longest.is_empty() {
         return Ok(());
     }
-    write!(out, "{:>10}", "longest")?;
-    for (longest, width) in shown.longest.iter().zip(&widths) {
-        let text = match longest {
-            Some(n) if *n == shown.most_ctx => format!("{n} (all)"),
-            Some(n) => n.to_string(),
-            None => "none".to_owned(),
-        };
-        write!(out, "{text:>width$}")?;
-    }
-    writeln!(out)
+    line(out, "longest".to_owned(), &|i| match shown.longest[i] {
+        Some(n) if n == shown.most_ctx => format!("{n} (all)"),
+        Some(n) => n.to_string(),
+        None => "none".to_owned(),
+    })
 }
 
 fn cell_text(cell: Option<Cell>) -> String {
