@@ -97,7 +97,7 @@ pub struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Run(Box<run::RunArgs>),
-    Chat(chat::ChatArgs),
+    Chat(Box<chat::ChatArgs>),
     #[cfg(feature = "serve")]
     Serve(Box<serve::ServeArgs>),
     #[cfg(feature = "hub")]

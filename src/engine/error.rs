@@ -188,6 +188,16 @@ const SHORTER: [&str; 3] = ["; a smaller ", "EngineOptions::n_ctx", " takes less
 const SET_CONTEXT: [&str; 3] = ["; ", "EngineOptions::n_ctx", " sets it"];
 
 impl Error {
+    /// True if another KV cache type may avoid the error: the backend has no kernels, or the model cannot use
+    /// the type.
+    pub fn is_of_cache_type(&self) -> bool {
+        match self {
+            Self::Backend(err) => matches!(err, BackendError::Missing { .. }),
+            Self::Option { option, .. } => option.starts_with("EngineOptions::cache_type"),
+            _ => false,
+        }
+    }
+
     /// The end of the message that names an option which avoids the error: the text before the option, the
     /// option by its path, and the text after it.
     pub fn way_out(&self) -> Option<[&'static str; 3]> {

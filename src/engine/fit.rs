@@ -5,7 +5,7 @@ use ggml_types::{KvCodec, kv};
 
 use super::error::Error;
 use super::load::{EngineOptions, memory};
-use sterna_backend::{Backend, BackendError, DeviceMemory};
+use sterna_backend::{Backend, DeviceMemory};
 use sterna_gguf::Gguf;
 
 /// Codecs of keys and of values.
@@ -134,7 +134,7 @@ pub fn fits(
     let fits = |device: &DeviceMemory| Room::on(device, margin_bytes).short_bytes() == 0 && is_whole(device);
     match memory(gguf, options, backend) {
         Ok(devices) => Ok(devices.iter().all(fits)),
-        Err(Error::Backend(BackendError::Missing { .. })) => Ok(false),
+        Err(err) if err.is_of_cache_type() => Ok(false),
         Err(err) => Err(err),
     }
 }

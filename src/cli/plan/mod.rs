@@ -316,7 +316,7 @@ impl PlanArgs {
             let options = EngineOptions { n_ctx: Some(n_ctx), ..options.with_cache(codecs) };
             let devices = match engine::memory(gguf, &options, backend) {
                 Ok(devices) => devices,
-                Err(Error::Backend(BackendError::Missing { .. })) => return Ok(None),
+                Err(err) if err.is_of_cache_type() => return Ok(None),
                 Err(err) => return Err(err),
             };
             let rooms: Vec<_> = devices.iter().map(|device| Room::on(device, margin_bytes)).collect();
