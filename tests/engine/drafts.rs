@@ -316,9 +316,9 @@ fn files_of_other_models_are_refused() {
 #[test]
 fn devices_draft_with_files() {
     for name in ["cuda-simt", "wgpu"] {
-        for at in 0..3 {
+        for (at, pair) in PAIRS.iter().take(3).enumerate() {
             let runs = at < 2 || name == "wgpu";
-            let Pair { model, draft, reference, .. } = PAIRS[at];
+            let Pair { model, draft, reference, .. } = *pair;
             let Some(([model, draft], backend)) = files(model, draft).zip(support::case::backend(name, 1))
             else {
                 continue;
