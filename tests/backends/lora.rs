@@ -163,6 +163,9 @@ fn rows_are_the_same_alone() {
     let all = rows_of_all_sequences(8);
     let (case, _) = stages(all.len(), Some(ActQuant::None));
     for mut backend in cpus(&[2]).into_iter().chain(wgpus()) {
+        if !case.has_kernels(&*backend) {
+            continue;
+        }
         let device = backend.device();
         let mut running = case.on(&mut *backend);
         let x = Buf(0);
