@@ -193,7 +193,9 @@ impl Error {
     pub fn is_of_cache_type(&self) -> bool {
         match self {
             Self::Backend(err) => matches!(err, BackendError::Missing { .. }),
-            Self::Option { option, .. } => option.starts_with("EngineOptions::cache_type"),
+            Self::Option { option, .. } => {
+                matches!(*option, "EngineOptions::cache_type_k" | "EngineOptions::cache_type_v")
+            }
             _ => false,
         }
     }
