@@ -193,8 +193,8 @@ fn write_ways(
     )
 }
 
-/// Memory by context and cache type. Types without kernels are left out, but not the first one, which may have
-/// been requested.
+/// Memory by context and cache type. Types without kernels are left out, but not the first one, which may
+/// have been requested.
 fn write_contexts(shown: &Shown, out: &mut impl Write) -> io::Result<()> {
     let has_kernels = |i: usize| shown.rows.iter().any(|(_, cells)| cells[i].is_some());
     let columns: Vec<usize> = (0..shown.codecs.len()).filter(|i| *i == 0 || has_kernels(*i)).collect();
