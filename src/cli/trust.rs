@@ -24,9 +24,10 @@ pub fn backends(gguf: &Gguf, options: &EngineOptions, self_test: bool) -> Vec<Op
 /// types.
 fn trusted(mut backend: Box<dyn Backend>, gguf: &Gguf, options: &EngineOptions) -> Opened {
     let Some(device) = backend.self_test_key() else { return Ok(backend) };
-    let rows = selftest::LAYER_STEPS.into_iter().max().unwrap_or(1);
     // Errors in the model and missing kernels are reported when it is loaded.
-    let Ok(layers) = FewLayers::of(gguf, options, &*backend, rows) else { return Ok(backend) };
+    let Ok(layers) = FewLayers::of(gguf, options, &*backend, &selftest::LAYER_STEPS) else {
+        return Ok(backend);
+    };
     let what = format!("{device}, {}", selftest::kinds(&layers.program));
     let passes = Passes::in_folder(cache_dir());
     if passes.has(&what) {

@@ -157,6 +157,28 @@ impl Checkpoint {
         read.map(Bytes::from).map_err(|err| format!("{}: {err}", path.display()))
     }
 
+    /// True if both tensors have the same shape, type and bytes.
+    ///
+    /// # Errors
+    /// A file that has become shorter, or not enough memory.
+    pub fn same(&self, a: &Tensor, b: &Tensor) -> Result<bool, String> {
+        const STEP: u64 = 16 << 20;
+        let len = |tensor: &Tensor| tensor.bytes.end - tensor.bytes.start;
+        if (a.elem, &a.shape, len(a)) != (b.elem, &b.shape, len(b)) {
+            return Ok(false);
+        }
+        for at in (0..len(a)).step_by(STEP as usize) {
+            let part = |tensor: &Tensor| {
+                let start = tensor.bytes.start + at;
+                self.bytes(&Tensor { bytes: start..tensor.bytes.end.min(start + STEP), ..tensor.clone() })
+            };
+            if part(a)? != part(b)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     /// A note on copies of tensors that are not read, if there are any.
     pub fn note(&self) -> Option<String> {
         let (first, n) = (self.others.iter().min()?, self.others.len());

@@ -216,10 +216,10 @@ impl Converter {
             None if arch.drafts.is_some() => config.require(&["vocab_size"])?,
             None => return Err(ConvertError::tensor(embedding, "is missing")),
         };
-        let has_mtp = named.get(tensors::MTP).is_some();
         let drafts =
             arch.drafts.map(|kind| Drafts::read(kind, &config, |name| named.get(name), rows)).transpose()?;
-        let shape = Shape { has_mtp, drafts, ..Shape::read(&config, arch, rows)? };
+        let mut shape = Shape { drafts, ..Shape::read(&config, arch, rows)? };
+        shape.has_mtp = arch.mtp_tensor(shape.n_layers).is_some_and(|name| named.get(&name).is_some());
         let tokens = drafts.and_then(|drafts| Some((drafts, named.take(drafts::TOKENS)?)));
         let integers =
             tokens.map(|(drafts, found)| drafts::tokens_of_rows(found, &checkpoint, drafts.n_head, rows));

@@ -37,9 +37,11 @@ pub fn write(
     card::write(&front, n_weights, metadata);
     let mut set = |key: &str, value: Value| metadata.set(format!("{name}.{key}"), value);
     let count = |n: usize| Value::U32(n as u32);
-    set("block_count", count(shape.n_layers + usize::from(shape.has_mtp)));
-    if shape.has_mtp {
-        set("nextn_predict_layers", count(1));
+    let n_mtp = usize::from(shape.has_mtp);
+    set("block_count", count(shape.n_layers + n_mtp));
+    // Readers want the key for architectures that may have such a block.
+    if shape.has_mtp || shape.sparse.is_some_and(|sparse| sparse.n_shared > 0) {
+        set("nextn_predict_layers", count(n_mtp));
     }
     set("context_length", count(shape.n_ctx));
     set("embedding_length", count(shape.hidden));

@@ -141,8 +141,6 @@ impl Sparse {
         set("expert_group_used_count", count(self.groups[1]));
         if self.n_shared > 0 {
             set("expert_shared_count", count(self.n_shared));
-            // Only such models have MTP blocks, which are not converted.
-            set("nextn_predict_layers", count(0));
         }
     }
 }

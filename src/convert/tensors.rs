@@ -203,9 +203,6 @@ fn mtp_note(n: usize) -> Option<String> {
     })
 }
 
-/// The tensor that every MTP block has, as the rules call it.
-pub const MTP: &str = "mtp.fc.weight";
-
 /// Ways out of errors, each with an option.
 const TEXT_ONLY: [&str; 3] = [": ", "ConvertOptions::text_only", " leaves such tensors out"];
 const TERNARY: [&str; 3] = ["; ", "ConvertOptions::ternary", " absmean rounds such weights by BitNet's rule"];
@@ -278,9 +275,14 @@ pub fn plan(
     planner.shape = shape.clone();
     if shape.has_mtp {
         let to = format!("blk.{}.", shape.n_layers);
-        planner.layer("mtp.layers.0.", &to, arch.layer, arch.fused, &mut out)?;
+        let [block, layer] = arch.mtp_prefixes(shape.n_layers);
+        let embedding = out[0].parts[0].1.clone();
+        let head = planner.named.get(arch.head).unwrap_or(&embedding).clone();
+        planner.leave_out_copy(&format!("{block}embed_tokens.weight"), &embedding)?;
+        planner.leave_out_copy(&format!("{block}shared_head.head.weight"), &head)?;
+        planner.layer(&layer, &to, arch.layer, arch.fused, &mut out)?;
         for rule in arch.mtp_block {
-            out.extend(planner.one("mtp.", &to, rule)?);
+            out.extend(planner.one(&block, &to, rule)?);
         }
     }
     for rule in others {
@@ -294,12 +296,10 @@ pub fn plan(
             out.push(planner.made(&head, "output.weight".to_owned(), parts)?);
         }
         if let Some((_, tensor)) = planner.named.take(arch.head) {
-            let checkpoint = planner.named.checkpoint;
-            let embedding = &out[0].parts[0].1;
-            let read = |tensor| checkpoint.bytes(tensor).map_err(|err| ConvertError::tensor(arch.head, err));
-            let is_same = read(&tensor)? == read(embedding)?;
-            let why =
-                if is_same { "is the embedding" } else { "differs from the embedding, to which it is tied" };
+            let why = match planner.same(arch.head, &tensor, &out[0].parts[0].1)? {
+                true => "is the embedding",
+                false => "differs from the embedding, to which it is tied",
+            };
             planner.named.notes.push(format!("{} {why}: left out", arch.head));
         }
     } else {
@@ -307,7 +307,7 @@ pub fn plan(
         out.push(planner.made(&head, "output.weight".to_owned(), vec![(name, tensor)])?);
     }
     if let Some(sparse) = shape.sparse {
-        let blocks = shape.n_layers..shape.n_layers + sparse.n_mtp;
+        let blocks = shape.n_layers + usize::from(shape.has_mtp)..shape.n_layers + sparse.n_mtp;
         named.leave_out_mtp(blocks.map(|block| format!("{}{block}.", arch.layers)));
     }
     match named.left() {
@@ -347,6 +347,21 @@ impl Planner<'_, '_> {
         let rules = rules.iter().copied().flatten().filter(|rule| !is_fused || rule.change != Change::Stack);
         for rule in rules.chain(fused.iter().filter(|_| is_fused)) {
             out.extend(self.one(from, to, rule)?);
+        }
+        Ok(())
+    }
+
+    /// True if two tensors are the same. `name` is the first one's.
+    fn same(&self, name: &str, a: &Tensor, b: &Tensor) -> Result<bool, ConvertError> {
+        self.named.checkpoint.same(a, b).map_err(|err| ConvertError::tensor(name, err))
+    }
+
+    /// Drops a tensor that is a copy of another one.
+    fn leave_out_copy(&mut self, name: &str, of: &Tensor) -> Result<(), ConvertError> {
+        if let Some(found) = self.named.get(name)
+            && self.same(name, found, of)?
+        {
+            self.named.take(name);
         }
         Ok(())
     }

@@ -497,7 +497,7 @@ pub fn model(gguf: &Gguf, options: &EngineOptions) -> Result<Model, Error> {
 /// backend has devices.
 #[derive(Debug)]
 pub struct FewLayers {
-    /// Program of these layers, limited to one page.
+    /// Program of these layers.
     pub program: Program,
     /// Index in `whole` of each of its weights.
     weights: Vec<Weight>,
@@ -506,7 +506,8 @@ pub struct FewLayers {
 }
 
 impl FewLayers {
-    /// Selects the layers. Steps have up to `rows` rows. An output head is cut to its first rows.
+    /// Selects the layers, for steps with these numbers of rows, one after the other. An output head is cut to
+    /// its first rows.
     ///
     /// # Errors
     /// [`Error::Model`], [`Error::Option`].
@@ -514,16 +515,18 @@ impl FewLayers {
         gguf: &Gguf,
         options: &EngineOptions,
         backend: &dyn Backend,
-        rows: usize,
+        steps: &[usize],
     ) -> Result<Self, Error> {
         /// Maximum rows of the output head.
         const TOKENS: usize = 4096;
         let (whole, _) = build(gguf, options, |ty| backend.default_act_quant(ty))?;
         let Part { mut program, weights, .. } = whole.program.layers_of_each_kind(backend.n_devices());
-        let exact_pages = usize::from(program.is_windowed());
+        let rows = steps.iter().copied().max().unwrap_or(1);
+        let pages = pages_for(steps.iter().sum());
+        let exact_pages = if program.is_windowed() { pages } else { 0 };
         let states = usize::from(!program.states.is_empty());
         program.limits =
-            Limits { rows, outputs: rows, seqs: 1, pages: 1, exact_pages, sliding_pages: 0, states };
+            Limits { rows, outputs: rows, seqs: 1, pages, exact_pages, sliding_pages: 0, states };
         program.kvs.iter_mut().for_each(|kv| kv.sliding = None);
         if let Some(Logits { w: Linear { w, norm: None, bias: None, .. }, logits, .. }) =
             program.logits().cloned()

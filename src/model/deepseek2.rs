@@ -8,7 +8,7 @@
 use super::sparse::Sparse;
 use super::{Architecture, Builder, ModelError};
 use sterna_program::{
-    Act, Attend, Buf, FfnIn, Gating, HeadProj, LatentIn, ProjAdd, RopeId, RopeStyle, Routing,
+    Act, Attend, Buf, FfnIn, Gating, HeadProj, LatentIn, NormKind, ProjAdd, RopeId, RopeStyle, Routing,
 };
 
 /// DeepSeek-V2.
@@ -54,7 +54,7 @@ fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
 /// Builds the program of the MTP block, a layer with experts.
 pub(super) fn block(m: &mut Builder<'_>) -> Result<(), ModelError> {
     let (sparse, at) = (mixtures(m)?, m.trunk()?);
-    super::mtp::block(m, at, |m, x| {
+    super::mtp::block(m, at, NormKind::Rms, |m, x| {
         let latent = Latent::read(m)?;
         layer(m, &sparse, &latent, at, x)
     })

@@ -1,7 +1,9 @@
 //! Builds the programs that draft: MTP blocks by architecture, and files that draft for a model.
 
 use super::draft::{DraftBlock, DraftForm};
-use super::{Builder, Hyper, Model, ModelError, Options, assistant, deepseek2, eagle3, glm4moe, qwen35};
+use super::{
+    Builder, Hyper, Model, ModelError, Options, assistant, deepseek2, eagle3, glm4moe, nemotron_h, qwen35,
+};
 use sterna_gguf::Gguf;
 
 /// Builds the block of a model with [`mtp::block`](super::mtp::block).
@@ -12,6 +14,7 @@ static BLOCKS: &[(&[&str], BuildBlock)] = &[
     (&["qwen35", "qwen35moe", "qwen3next"], qwen35::block),
     (&["glm4moe"], glm4moe::block),
     (&["deepseek2"], deepseek2::block),
+    (&["nemotron_h_moe"], nemotron_h::block),
 ];
 
 /// Builds the program of the model's block if it is requested, supported, and in the file.

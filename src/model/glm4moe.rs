@@ -5,7 +5,7 @@
 use super::llama::{Variant, decoder, layer};
 use super::sparse::Sparse;
 use super::{Architecture, Builder, ModelError};
-use sterna_program::{Gating, QkNorm, RopeStyle, Routing};
+use sterna_program::{Gating, NormKind, QkNorm, RopeStyle, Routing};
 
 /// GLM-4.5 and its successors with experts.
 pub static ARCHITECTURE: Architecture = Architecture { names: &["glm4moe"], build, per_layer: false };
@@ -30,7 +30,7 @@ fn form(m: &mut Builder<'_>) -> Result<Variant<'static>, ModelError> {
 /// Builds the program of the MTP block, a layer with experts.
 pub(super) fn block(m: &mut Builder<'_>) -> Result<(), ModelError> {
     let (form, at) = (form(m)?, m.trunk()?);
-    super::mtp::block(m, at, |m, x| {
+    super::mtp::block(m, at, NormKind::Rms, |m, x| {
         let rope = m.rope(form.rope)?;
         layer(m, &form, at, x, (Some(rope), None))
     })

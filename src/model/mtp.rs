@@ -7,13 +7,16 @@
 //! u = eh_proj [enorm(embedding) ; hnorm(row before)]
 //! r = shared_head_norm(layer(u)), logits = head r
 //! ```
+//!
+//! In Nemotron 3's block `shared_head_norm` is a LayerNorm, in the others an RMS norm.
 
 use super::draft::DraftForm;
 use super::{Builder, Hyper, ModelError};
-use sterna_program::{Buf, Embed, Linear, Logits, ProjAdd, ProjIn, RowsOf, Sample};
+use sterna_program::{Buf, Embed, Linear, Logits, Norm, NormKind, ProjAdd, ProjIn, RowsOf, Sample};
 
 /// Builds the program of block `layer` if the file has it and it is requested. `push` gets the residual
-/// stream and pushes one decoder layer on it, whose first stage writes the cache.
+/// stream and pushes one decoder layer on it, whose first stage writes the cache. `norm` is the kind of the
+/// last norm.
 ///
 /// # Errors
 /// Any error of `push`; [`ModelError::Tensor`] if a tensor is missing, of another shape, or of a type whose
@@ -21,10 +24,11 @@ use sterna_program::{Buf, Embed, Linear, Logits, ProjAdd, ProjIn, RowsOf, Sample
 pub(super) fn block<'a>(
     m: &mut Builder<'a>,
     layer: usize,
+    norm: NormKind,
     push: impl FnOnce(&mut Builder<'a>, Buf) -> Result<(), ModelError>,
 ) -> Result<(), ModelError> {
     match m.wants_mtp() && m.has(&format!("blk.{layer}.nextn.eh_proj.weight")) {
-        true => m.mtp_block(|m| stages(m, layer, push)),
+        true => m.mtp_block(|m| stages(m, layer, norm, push)),
         false => Ok(()),
     }
 }
@@ -33,6 +37,7 @@ pub(super) fn block<'a>(
 fn stages<'a>(
     m: &mut Builder<'a>,
     layer: usize,
+    kind: NormKind,
     push: impl FnOnce(&mut Builder<'a>, Buf) -> Result<(), ModelError>,
 ) -> Result<DraftForm, ModelError> {
     let Hyper { dim, n_vocab, .. } = *m.hyper();
@@ -61,7 +66,7 @@ fn stages<'a>(
 
     push(m, x)?;
     let norm = own(m, "shared_head_norm", "output_norm");
-    let norm = m.rms_norm(&norm, dim)?;
+    let norm = Norm { kind, ..m.rms_norm(&norm, dim)? };
     let head = own(m, "shared_head_head", "output");
     let w = match m.has(&format!("{head}.weight")) {
         true => m.exact(&head, n_vocab, dim)?,

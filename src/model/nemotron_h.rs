@@ -5,7 +5,7 @@
 use super::mixer::{Attention, MambaLayers};
 use super::sparse::Sparse;
 use super::{Architecture, Builder, LayerHyper, ModelError};
-use sterna_program::{Act, FfnIn, Gating, ProjAdd, Routing};
+use sterna_program::{Act, FfnIn, Gating, NormKind, ProjAdd, Routing};
 
 /// Nemotron-H.
 pub static ARCHITECTURE: Architecture =
@@ -15,8 +15,7 @@ fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
     let h = m.hyper().clone();
     let n_layers = m.trunk()?;
     let mixture = m.mixture()?;
-    let routing = Routing { gating: Gating::Sigmoid, normalise: false, ..Routing::SOFTMAX };
-    let sparse = Sparse { act: Act::Relu2, gated: false, latent: true, ..Sparse::read(m, &routing)? };
+    let sparse = mixtures(m)?;
     let recurs = |layer: usize| matches!(h.layer(layer), LayerHyper { n_kv_heads: 0, ffn_dim: 0, .. });
     let mamba = if (0..n_layers).any(recurs) { Some(MambaLayers::read(m, 1.0)?) } else { None };
     // Converters write these, although no layer rotates.
@@ -44,4 +43,21 @@ fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
     }
     let norm = m.rms_norm("output_norm", h.dim)?;
     m.end(x, norm, 1.0, None)
+}
+
+fn mixtures(m: &mut Builder<'_>) -> Result<Sparse, ModelError> {
+    let routing = Routing { gating: Gating::Sigmoid, normalise: false, ..Routing::SOFTMAX };
+    Ok(Sparse { act: Act::Relu2, gated: false, latent: true, ..Sparse::read(m, &routing)? })
+}
+
+/// Builds the program of the MTP block: attention, then a mixture.
+pub(super) fn block(m: &mut Builder<'_>) -> Result<(), ModelError> {
+    let (sparse, at) = (mixtures(m)?, m.trunk()?);
+    let Some(mixture) = m.mixture()? else { return Ok(()) };
+    super::mtp::block(m, at, NormKind::Layer, |m, x| {
+        let (label, out) = Attention::PLAIN.push(m, at, x)?;
+        m.push(label, out);
+        let norm = m.rms_norm(&format!("blk.{at}.post_attention_norm"), m.hyper().dim)?;
+        sparse.push(m, mixture, at, (x, norm, None), 1.0)
+    })
 }

@@ -10,8 +10,8 @@ use super::build::Mixture;
 use super::{Architecture, Builder, Hyper, ModelError};
 use sterna_gguf::Value;
 use sterna_program::{
-    Act, Attend, AttnIn, Axis, Buf, Delta, Experts, FfnIn, Linear, ProjAdd, ProjIn, RopeId, RopeStyle,
-    RowsOf, StateDecl, Weight,
+    Act, Attend, AttnIn, Axis, Buf, Delta, Experts, FfnIn, Linear, NormKind, ProjAdd, ProjIn, RopeId,
+    RopeStyle, RowsOf, StateDecl, Weight,
 };
 
 /// Qwen3.5.
@@ -84,7 +84,7 @@ pub(super) fn hybrid(m: &mut Builder<'_>, read: ReadDelta) -> Result<(), ModelEr
 pub(super) fn block(m: &mut Builder<'_>) -> Result<(), ModelError> {
     let (h, mixture, layer) = (m.hyper().clone(), m.mixture()?, m.trunk()?);
     let ffn_dim = shared_width(m, mixture)?;
-    super::mtp::block(m, layer, |m, x| {
+    super::mtp::block(m, layer, NormKind::Rms, |m, x| {
         let rope = rope(m, &h)?;
         let heads = HeadBufs::new(m, x, rope, h.n_heads * h.head_dim);
         attention(m, layer, &heads)?;

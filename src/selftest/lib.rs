@@ -25,8 +25,9 @@ pub type Error = Box<dyn std::error::Error + Send + Sync>;
 /// positions that windowed caches encode two pages and read them.
 const STEPS: &[usize] = &[1, 1, 7, 70, 1, 70, 33, 70, 1, 33, 1];
 
-/// Rows per step for a model's own layers: one kernel each. They fill less than a page.
-pub const LAYER_STEPS: [usize; 3] = [1, 4, 32];
+/// Rows per step for a model's own layers, one kernel each. CUDA multiplies up to 64 rows and more than 64 by
+/// different kernels.
+pub const LAYER_STEPS: [usize; 4] = [1, 4, 32, 65];
 
 /// Number of large steps before the others: a windowed cache needs three to encode a page and read it.
 fn n_large(program: &Program) -> usize {

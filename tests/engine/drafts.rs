@@ -27,7 +27,7 @@ struct Pair {
     prompts: std::ops::Range<usize>,
 }
 
-const PAIRS: [Pair; 5] = [
+const PAIRS: [Pair; 6] = [
     Pair {
         model: "qwen3/tiny-f16.gguf",
         draft: "drafts/eagle3-own.gguf",
@@ -60,6 +60,13 @@ const PAIRS: [Pair; 5] = [
         model: "deepseek2/tiny-f16.gguf",
         draft: "drafts/mtp-deepseek2.gguf",
         reference: "drafts/mtp-deepseek2.np-fp64",
+        first: 0,
+        prompts: 0..3,
+    },
+    Pair {
+        model: "nemotron_h_moe/tiny-f16.gguf",
+        draft: "drafts/mtp-nemotron_h_moe.gguf",
+        reference: "drafts/mtp-nemotron_h_moe.np-fp64",
         first: 0,
         prompts: 0..3,
     },

@@ -476,8 +476,8 @@ fn devices_pass_the_self_test() {
         let options = EngineOptions { cache_type_k, cache_type_v, ..options() };
         // Each file on one device, the last on two cards.
         for mut backend in cpu.take().into_iter().chain(devices().skip(at).take(1)) {
-            let most = selftest::LAYER_STEPS.into_iter().max().unwrap();
-            let layers = FewLayers::of(&file, &options, &*backend, most).unwrap().read().unwrap();
+            let layers = FewLayers::of(&file, &options, &*backend, &selftest::LAYER_STEPS).unwrap();
+            let layers = layers.read().unwrap();
             let found = selftest::check_for(&layers, &mut *backend).unwrap();
             assert_eq!(found, None, "{} on {}", layers.program.name, backend.device());
         }

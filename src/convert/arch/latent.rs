@@ -6,8 +6,8 @@ use super::Dim::{
     RankAndRotated,
 };
 use super::{
-    Architecture, Change, EXPERTS, LLAMA, MLP, NORMS, Rope, Rule, SHARED_EXPERTS, gated, matrix, maybe,
-    needed_if, plain,
+    Architecture, Change, EXPERTS, LLAMA, MLP, MTP_LAYER, NORMS, Rope, Rule, SHARED_EXPERTS, gated, matrix,
+    maybe, needed_if, plain,
 };
 use crate::config::Config;
 
@@ -34,6 +34,8 @@ const DEEPSEEK: Architecture = Architecture {
     rope: Rope::Whole,
     // Defaults of DeepseekV2Config and DeepseekV3Config.
     defaults: &[("rms_norm_eps", 1e-6)],
+    mtp_block: MTP_LAYER,
+    mtp_is_layer: true,
     ..LLAMA
 };
 

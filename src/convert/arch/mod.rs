@@ -254,9 +254,12 @@ pub struct Architecture {
     pub fused: &'static [Rule],
     /// Prefixes of multi-token prediction (MTP) tensors.
     pub mtp: &'static [&'static str],
-    /// Tensors of the MTP block outside of its layer, which is `mtp.layers.0.` and one of
-    /// [`layer`](Self::layer); empty if MTP tensors are left out.
+    /// Tensors of the MTP block outside of its layer, which is one of [`layer`](Self::layer); empty if MTP
+    /// tensors are left out.
     pub mtp_block: &'static [Rule],
+    /// True if the MTP block is the layer after the last one, and all its tensors have that prefix. Otherwise
+    /// the block is `mtp.`, and its layer `mtp.layers.0.`.
+    pub mtp_is_layer: bool,
     /// Prefixes of tensors that are not converted.
     pub unused: &'static [&'static str],
     /// Name of the output head, which a tied model lacks; empty for an encoder.
@@ -290,6 +293,22 @@ pub struct Architecture {
     pub drafts: Option<DraftKind>,
 }
 
+impl Architecture {
+    /// Prefixes of the MTP block's tensors and of those of its layer, in a model with `n_layers` layers.
+    pub fn mtp_prefixes(&self, n_layers: usize) -> [String; 2] {
+        match self.mtp_is_layer {
+            true => [(); 2].map(|()| format!("{}{n_layers}.", self.layers)),
+            false => ["mtp.".to_owned(), "mtp.layers.0.".to_owned()],
+        }
+    }
+
+    /// The tensor that every MTP block of this architecture has, as the rules call it.
+    pub fn mtp_tensor(&self, n_layers: usize) -> Option<String> {
+        let [block, _] = self.mtp_prefixes(n_layers);
+        Some(block + self.mtp_block.first()?.from[0])
+    }
+}
+
 /// RoPE keys that are written to a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rope {
@@ -301,7 +320,9 @@ pub enum Rope {
     Whole,
 }
 
-use Dim::{ExpertFfn, ExpertGateUp, Experts, Ffn, Head, Hidden, Kv, One, Q, SharedFfn, Vocab};
+use Dim::{
+    EmbeddingAndHidden, ExpertFfn, ExpertGateUp, Experts, Ffn, Head, Hidden, Kv, One, Q, SharedFfn, Vocab,
+};
 
 const fn matrix(
     from: &'static [&'static str],
@@ -459,6 +480,16 @@ const HUNYUAN_NORMS: &[Rule] = &[
     plain(&["self_attn.query_layernorm.weight"], "attn_q_norm.weight", &[Head]),
     plain(&["self_attn.key_layernorm.weight"], "attn_k_norm.weight", &[Head]),
 ];
+/// Outside of the layer, the tensors of an MTP block that is the layer after the last one. Checkpoints also have
+/// the model's embedding and head in it.
+const MTP_LAYER: &[Rule] = &[
+    matrix(&["eh_proj.weight"], "nextn.eh_proj.weight", &[Hidden, EmbeddingAndHidden], Change::None),
+    plain(&["enorm.weight"], "nextn.enorm.weight", &[Hidden]),
+    plain(&["hnorm.weight"], "nextn.hnorm.weight", &[Hidden]),
+    maybe(&["shared_head.norm.weight"], "nextn.shared_head_norm.weight", &[Hidden], Change::None),
+    maybe_matrix(&["embed_tokens.weight"], "nextn.embed_tokens.weight", &[Vocab, Hidden]),
+    maybe_matrix(&["shared_head.head.weight"], "nextn.shared_head_head.weight", &[Vocab, Hidden]),
+];
 const SHARED_EXPERT: &[Rule] = &[
     plain(&["mlp.shared_expert_gate.weight"], "ffn_gate_inp_shexp.weight", &[One, Hidden]),
     matrix(
@@ -493,6 +524,7 @@ const LLAMA: Architecture = Architecture {
     fused: &[],
     mtp: &[],
     mtp_block: &[],
+    mtp_is_layer: false,
     unused: &[],
     head: "lm_head.weight",
     head_factors: None,

@@ -6,8 +6,8 @@ use super::Dim::{AttnGate, Experts, Head, Hidden, One, Q, Qkv, SharedFfn, Vocab}
 use super::{
     ATTN_HALVES, ATTN_OTHER_BIASES, ATTN_OTHERS, ATTN_PERMUTED, Architecture, Change, ConvertError, EXPERTS,
     GLOBALS, GRANITE_EXPERTS, GRANITE_FACTORS, HEAD_NORMS, HUNYUAN_NORMS, LLAMA, MAYBE_QKV_BIASES, MLP,
-    NORMS, QKV_BIASES, Rope, Rule, SHARED_EXPERT, SHARED_EXPERTS, all_experts, gated, matrix, maybe, plain,
-    sums_to_one,
+    MTP_LAYER, NORMS, QKV_BIASES, Rope, Rule, SHARED_EXPERT, SHARED_EXPERTS, all_experts, gated, matrix,
+    maybe, plain, sums_to_one,
 };
 use crate::config::Config;
 
@@ -123,6 +123,8 @@ pub static ARCHITECTURES: &[Architecture] = &[
         dense_first: &[GLM4_MOE_NORMS, ATTN_HALVES, ATTN_OTHERS, MAYBE_QKV_BIASES, MLP],
         // Defaults of Glm4MoeConfig.
         defaults: &[("rms_norm_eps", 1e-5), ("partial_rotary_factor", 0.5)],
+        mtp_block: MTP_LAYER,
+        mtp_is_layer: true,
         ..LLAMA
     },
     Architecture {

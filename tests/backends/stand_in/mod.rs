@@ -314,6 +314,7 @@ fn self_test_covers_the_layers_of_the_model() {
     for (wrong, stage) in [
         ("wrong=attn_in__q4_k__dp4a", "attn_in over 1 rows"),
         ("wrong=proj_add__q4_k__few", "proj_add over 4 rows"),
+        ("wrong=proj_add__q4_k__codes", "proj_add over 65 rows"),
         ("wrong=experts__q4_k__dp4a", "experts over 1 rows"),
         ("wrong=experts__q4_k__tiles", "experts over 4 rows"),
         ("wrong=logits__q6_k__few", "logits over 4 rows"),

@@ -9,8 +9,8 @@ use serde_json::{Value as Json, json};
 use sterna::gguf::Gguf;
 use support::golden;
 
-use super::folder::{Folder, read};
-use super::{convert, to};
+use super::folder::{Folder, Raw, read};
+use super::{convert, to, values};
 
 fn folder(name: &str) -> Folder {
     let path = golden(&format!("checkpoints/{name}")).expect("it is in tests/data");
@@ -161,6 +161,40 @@ fn what_gguf_cannot_express_is_refused() {
         let said = convert(folder.write().path(), &to("f16")).unwrap_err().to_string();
         assert!(said.contains(tensor) && said.contains("is missing"), "{name}: {said}");
     }
+}
+
+/// A block for multi-token prediction is a layer after the last one, with latent attention as well.
+#[test]
+fn latent_blocks_for_drafts_are_converted() {
+    let mut folder = folder("glm4-moe-lite");
+    let copies: Vec<(String, Raw)> = folder
+        .tensors
+        .iter()
+        .filter_map(|(name, raw)| {
+            Some((format!("model.layers.3.{}", name.strip_prefix("model.layers.2.")?), raw.clone()))
+        })
+        .collect();
+    folder.tensors.extend(copies);
+    let numbers: Vec<f32> = (0..32 * 64).map(|i| i as f32 / 2048.0).collect();
+    let eh_proj = Raw::f32s(&[32, 64], &numbers);
+    folder.tensors.insert("model.layers.3.eh_proj.weight".to_owned(), eh_proj);
+    for (name, value) in [("enorm", 1.5), ("hnorm", 2.5), ("shared_head.norm", 3.5)] {
+        let norm = Raw::f32s(&[32], &[value; 32]);
+        folder.tensors.insert(format!("model.layers.3.{name}.weight"), norm);
+    }
+    let (ours, ..) = convert(folder.write().path(), &to("f16")).unwrap();
+    assert_eq!(values(&ours, "blk.3.nextn.eh_proj.weight"), numbers);
+    for (name, value) in [("enorm", 1.5), ("hnorm", 2.5), ("shared_head_norm", 3.5)] {
+        assert_eq!(values(&ours, &format!("blk.3.nextn.{name}.weight")), [value; 32]);
+    }
+    let of_layer = ours.tensors().iter().filter(|info| info.name.starts_with("blk.2."));
+    let of_layer = of_layer.inspect(|want| {
+        let name = want.name.replace("blk.2.", "blk.3.");
+        let got = ours.find(&name).unwrap_or_else(|| panic!("{name} is missing"));
+        assert!(ours.raw_bytes(got).unwrap() == ours.raw_bytes(want).unwrap(), "{name}");
+    });
+    assert!(of_layer.count() > 10);
+    assert_eq!(ours.metadata().get("deepseek2.nextn_predict_layers"), Some(&1_u32.into()));
 }
 
 /// Nemotron's published form of the kinds, and infinity as Python writes it.

@@ -699,40 +699,27 @@ fn granitemoe_round_trips() {
 fn glm4moe_round_trips() {
     let (Some(path), Some(tokenizer)) = (golden("glm4moe/tiny-f16.gguf"), tokenizer()) else { return };
     let gguf = Gguf::open(&path).unwrap();
-    let mut tensors = renamed_sparse(
-        &gguf,
-        1,
-        &[
-            ("post_attention_layernorm.weight", "post_attention_norm.weight"),
-            ("self_attn.q_norm.weight", "attn_q_norm.weight"),
-            ("self_attn.k_norm.weight", "attn_k_norm.weight"),
-            ("self_attn.q_proj.weight", "attn_q.weight"),
-            ("self_attn.k_proj.weight", "attn_k.weight"),
-            ("self_attn.q_proj.bias", "attn_q.bias"),
-            ("self_attn.k_proj.bias", "attn_k.bias"),
-            ("self_attn.v_proj.bias", "attn_v.bias"),
-        ],
-        &[
-            ("mlp.gate.weight", "ffn_gate_inp.weight"),
-            ("mlp.gate.e_score_correction_bias", "exp_probs_b.bias"),
-            ("mlp.shared_experts.gate_proj.weight", "ffn_gate_shexp.weight"),
-            ("mlp.shared_experts.up_proj.weight", "ffn_up_shexp.weight"),
-            ("mlp.shared_experts.down_proj.weight", "ffn_down_shexp.weight"),
-        ],
-    );
+    let attention = [
+        ("post_attention_layernorm.weight", "post_attention_norm.weight"),
+        ("self_attn.q_norm.weight", "attn_q_norm.weight"),
+        ("self_attn.k_norm.weight", "attn_k_norm.weight"),
+        ("self_attn.q_proj.weight", "attn_q.weight"),
+        ("self_attn.k_proj.weight", "attn_k.weight"),
+        ("self_attn.q_proj.bias", "attn_q.bias"),
+        ("self_attn.k_proj.bias", "attn_k.bias"),
+        ("self_attn.v_proj.bias", "attn_v.bias"),
+    ];
+    let experts = [
+        ("mlp.gate.weight", "ffn_gate_inp.weight"),
+        ("mlp.gate.e_score_correction_bias", "exp_probs_b.bias"),
+        ("mlp.shared_experts.gate_proj.weight", "ffn_gate_shexp.weight"),
+        ("mlp.shared_experts.up_proj.weight", "ffn_up_shexp.weight"),
+        ("mlp.shared_experts.down_proj.weight", "ffn_down_shexp.weight"),
+    ];
+    let mut tensors = renamed_sparse(&gguf, 1, &attention, &experts);
     for layer in 1..3 {
-        for name in ["gate", "up", "down"] {
-            let Raw { dtype, shape, bytes } = raw(&gguf, &format!("blk.{layer}.ffn_{name}_exps.weight"));
-            for (expert, bytes) in bytes.chunks(bytes.len() / 8).enumerate() {
-                let name = format!("model.layers.{layer}.mlp.experts.{expert}.{name}_proj.weight");
-                let (dtype, shape) = (dtype.clone(), shape[1..].to_vec());
-                tensors.insert(name, Raw { dtype, shape, bytes: bytes.to_vec() });
-            }
-        }
+        tensors.extend(each_expert(&gguf, layer));
     }
-    // A block for multi-token prediction.
-    let extra = tensors["model.norm.weight"].clone();
-    tensors.insert("model.layers.3.shared_head.norm.weight".to_owned(), extra);
     let config = json!({
         "architectures": ["Glm4MoeForCausalLM"], "hidden_size": 64, "intermediate_size": 128,
         "head_dim": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
@@ -742,7 +729,59 @@ fn glm4moe_round_trips() {
         "first_k_dense_replace": 1, "routed_scaling_factor": 2.5, "norm_topk_prob": true, "n_group": 1,
         "topk_group": 1, "num_nextn_predict_layers": 1,
     });
-    assert_has_all(&Folder { config, tokenizer, tensors }, &gguf);
+    let mut folder = Folder { config, tokenizer, tensors };
+    assert_has_all(&folder, &gguf);
+
+    // With the block for multi-token prediction, whose embedding is the model's.
+    let block = Gguf::open(&golden("drafts/mtp-glm4moe.gguf").unwrap()).unwrap();
+    let others = [
+        ("input_layernorm.weight", "attn_norm.weight"),
+        ("self_attn.v_proj.weight", "attn_v.weight"),
+        ("self_attn.o_proj.weight", "attn_output.weight"),
+        ("eh_proj.weight", "nextn.eh_proj.weight"),
+        ("enorm.weight", "nextn.enorm.weight"),
+        ("hnorm.weight", "nextn.hnorm.weight"),
+        ("shared_head.norm.weight", "nextn.shared_head_norm.weight"),
+        ("shared_head.head.weight", "nextn.shared_head_head.weight"),
+    ];
+    for (to, from) in attention.iter().chain(&experts).chain(&others) {
+        folder.tensors.insert(format!("model.layers.3.{to}"), raw(&block, &format!("blk.3.{from}")));
+    }
+    folder.tensors.extend(each_expert(&block, 3));
+    let embedding = folder.tensors["model.embed_tokens.weight"].clone();
+    folder.tensors.insert("model.layers.3.embed_tokens.weight".to_owned(), embedding);
+    let (ours, ..) = convert(folder.write().path(), &to("f16")).unwrap();
+    let of_block = block.tensors().iter().filter(|want| want.name.starts_with("blk.3."));
+    let of_block = of_block.inspect(|want| {
+        let got = ours.find(&want.name).unwrap_or_else(|| panic!("{} is missing", want.name));
+        assert_eq!(got.dims, want.dims, "{}", want.name);
+        assert!(values(&ours, &want.name) == values(&block, &want.name), "{}", want.name);
+    });
+    assert_eq!(ours.tensors().len(), gguf.tensors().len() + of_block.count());
+    for (key, want) in [("block_count", 4_u32), ("nextn_predict_layers", 1)] {
+        assert_eq!(ours.metadata().get(&format!("glm4moe.{key}")), Some(&want.into()), "{key}");
+    }
+    // A head that is the model's is not stored again either; an embedding of its own is.
+    let head = folder.tensors["lm_head.weight"].clone();
+    folder.tensors.insert("model.layers.3.shared_head.head.weight".to_owned(), head.clone());
+    folder.tensors.insert("model.layers.3.embed_tokens.weight".to_owned(), head);
+    let (ours, ..) = convert(folder.write().path(), &to("f16")).unwrap();
+    assert!(ours.find("blk.3.nextn.shared_head_head.weight").is_none());
+    assert!(ours.find("blk.3.nextn.embed_tokens.weight").is_some());
+}
+
+/// The matrices of each of the eight experts of a layer.
+fn each_expert(gguf: &Gguf, layer: usize) -> BTreeMap<String, Raw> {
+    let mut tensors = BTreeMap::new();
+    for name in ["gate", "up", "down"] {
+        let Raw { dtype, shape, bytes } = raw(gguf, &format!("blk.{layer}.ffn_{name}_exps.weight"));
+        for (expert, bytes) in bytes.chunks(bytes.len() / 8).enumerate() {
+            let name = format!("model.layers.{layer}.mlp.experts.{expert}.{name}_proj.weight");
+            let (dtype, shape) = (dtype.clone(), shape[1..].to_vec());
+            tensors.insert(name, Raw { dtype, shape, bytes: bytes.to_vec() });
+        }
+    }
+    tensors
 }
 
 #[test]
