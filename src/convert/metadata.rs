@@ -57,6 +57,10 @@ pub fn write(
         false => "attention.layer_norm_rms_epsilon",
     };
     set(epsilon, Value::F32(shape.eps as f32));
+    if name.starts_with("nemotron_h") {
+        // llama.cpp requires this one, and takes it for RMS norms only if the other is missing.
+        set("attention.layer_norm_epsilon", Value::F32(shape.eps as f32));
+    }
     // Some models of a class are bidirectional, others are not.
     let sees_ahead = arch.encoder && name != "gemma3";
     if sees_ahead {

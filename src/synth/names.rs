@@ -81,7 +81,9 @@ pub(super) fn metadata(spec: &Spec) -> Metadata {
         set("rope.dimension_count", rope_dims(spec));
         out.set(format!("{architecture}.rope.freq_base"), spec.rope_base);
         out.set(format!("{architecture}.attention.layer_norm_rms_epsilon"), spec.norm_eps);
-    } else {
+    }
+    // llama.cpp requires it of files of Nemotron-H, too.
+    if !spec.family.has_rope() || architecture.starts_with("nemotron_h") {
         out.set(format!("{architecture}.attention.layer_norm_epsilon"), spec.norm_eps);
     }
     if let Some((n_experts, n_used)) = spec.family.experts() {
