@@ -1,13 +1,18 @@
 //! Means and codes written by the CUDA kernels, read back from pages: they match the codecs' bit for bit,
-//! except for elements on a threshold of the quantiser. The same for the means of keys that wgpu writes. Also
-//! attention over `tq3_0`, whose queries are multiplied with signs bit plane by bit plane, against f64 sums
-//! over the same codes.
+//! except for elements on a threshold of the quantiser. The same for the means of keys and the trellis codes
+//! that wgpu writes. Also attention over `tq3_0`, whose queries are multiplied with signs bit plane by bit
+//! plane, against f64 sums over the same codes.
 
-use ggml_types::turboquant::{Codebook, KeyMean, Lloyd, Planes, Prod, Qjl, Rotation, ScaleRule, Split};
+use ggml_types::turboquant::{
+    Codebook, KeyMean, Lloyd, Planes, Prod, Qjl, Rotation, ScaleRule, Split, TrellisSplit, TrellisVector,
+    plain_search,
+};
 use ggml_types::{KvSide, kv_by_name, kv_on};
 use half::f16;
 use sterna::backend::KvPage;
-use sterna::program::{ActQuant, Attend, AttnIn, Buf, KvDecl, KvWindow, Linear, NormKind, PAGE, PageTable};
+use sterna::program::{
+    ActQuant, Attend, AttnIn, Buf, KvDecl, KvWindow, Linear, NormKind, PAGE, PageTable, Stage,
+};
 use support::case::{
     Case, Running, StepCase, rows, simt, simt_of_cards, wgpus, windowed_limits, windowed_pages,
 };
@@ -337,6 +342,83 @@ fn wgpu_writes_the_means_of_pages() {
                 assert!(want.iter().filter(|m| **m != 0).count() > head_dim / 2, "means of 0");
             }
         }
+    }
+}
+
+/// Codes of `bits` bits as a stream of words, the first code in the highest bits.
+fn stream(codes: &[u8], bits: usize) -> Vec<u32> {
+    let bit = |i: usize| u32::from(codes[i / bits]) >> (bits - 1 - i % bits) & 1;
+    let word = |word: usize| (0..32).fold(0, |all, i| all << 1 | bit(32 * word + i));
+    (0..codes.len() * bits / 32).map(word).collect()
+}
+
+/// Trellis codes are searched with integers, so that they are those of the codecs: all codes and scales, of
+/// keys from small ones to those whose scales have to be clamped.
+#[test]
+fn wgpu_writes_the_codes_of_trellises() {
+    let cases = [(32, 1.0), (64, 1e-3), (64, 300.0), (128, 1.0), (256, 20.0)];
+    for (i, (head_dim, scale)) in cases.into_iter().enumerate() {
+        let Some(mut backend) = wgpus().into_iter().nth(i % 2) else { return };
+        let mut attention = Attention::new("turboquant-t", head_dim);
+        let Stage::AttnIn(s) = &mut attention.case.p.stages[0].1 else { unreachable!("the first stage") };
+        [&mut s.wk, &mut s.wv].into_iter().flatten().for_each(|linear| linear.scale *= scale);
+        let inputs = attention.case.numbers.values(N_ROWS as usize * DIM);
+        let pages = windowed_pages(1, 4);
+        let mut running = attention.case.on(&mut *backend);
+        attention.run(&mut running, &pages, &inputs);
+        let mut page = |page: KvPage| {
+            let mut bytes = vec![0; running.backend.page_bytes(running.exec, page)];
+            running.backend.read_page(running.exec, page, &mut bytes).unwrap();
+            bytes.as_chunks().0.iter().map(|word| u32::from_le_bytes(*word)).collect::<Vec<_>>()
+        };
+        let (keys, values, mean) =
+            (TrellisSplit::new(head_dim), TrellisVector::new(head_dim), KeyMean::new(head_dim));
+        let (words, half) = (3 * head_dim / 32, head_dim / 2);
+        // Words of the codes of a head's page, then those with its scales.
+        let head_words = PAGE * words + PAGE / 2;
+        let means_at = N_KV_HEADS * head_words;
+        let values_at = means_at + N_KV_HEADS * mean.bytes() / 4;
+        let mut clamped = 0;
+        for i in CODED {
+            let codes = page(KvPage::Quantised(pages.seq(0)[i]));
+            let exact = page(KvPage::Exact(pages.exact(0)[i].unwrap()));
+            for (head, place) in (0..N_KV_HEADS).flat_map(|head| (0..PAGE).map(move |place| (head, place))) {
+                let what = format!("heads of {head_dim}, scale {scale}: page {i}, head {head}, {place}");
+                // [n_kv_heads, half, PAGE] words of keys, then [n_kv_heads, PAGE, half] of values.
+                let key = |e: usize| (exact[(head * half + e / 2) * PAGE + place], e);
+                let value =
+                    |e: usize| (exact[N_KV_HEADS * PAGE * half + (head * PAGE + place) * half + e / 2], e);
+                let float =
+                    |(word, e): (u32, usize)| f16::from_bits((word >> (16 * (e % 2))) as u16).to_f32();
+                let bytes: Vec<u8> = codes[means_at + head * mean.bytes() / 4..][..mean.bytes() / 4]
+                    .iter()
+                    .flat_map(|word| word.to_le_bytes())
+                    .collect();
+                let mut of_page = vec![0.0; head_dim];
+                mean.decode(&bytes, &mut of_page);
+                let y: Vec<f32> = (0..head_dim).map(|e| float(key(e)) - of_page[e]).collect();
+                let (mut bytes, mut want) = (vec![0; keys.bytes()], vec![0; head_dim]);
+                clamped += keys.encode(&y, &mut bytes, plain_search);
+                let scales = u16::from_le_bytes(keys.split(&bytes, &mut want));
+                let want = [stream(&want[..half], 4), stream(&want[half..], 2)].concat();
+                let at = head * head_words;
+                let got: Vec<u32> = (0..words).map(|word| codes[at + word * PAGE + place]).collect();
+                assert_eq!(got, want, "{what}: keys");
+                let scale_of =
+                    |at: usize| (codes[at + PAGE * words + place / 2] >> (16 * (place % 2))) as u16;
+                assert_eq!(scale_of(at), scales, "{what}: scales of keys");
+
+                let y: Vec<f32> = (0..head_dim).map(|e| float(value(e))).collect();
+                let (mut bytes, mut want) = (vec![0; values.bytes()], vec![0; head_dim]);
+                clamped += values.encode(&y, &mut bytes, plain_search);
+                let of_values = values.split(&bytes, &mut want).to_bits();
+                let at = values_at + head * head_words;
+                assert_eq!(codes[at + place * words..][..words], stream(&want, 3), "{what}: values");
+                assert_eq!(scale_of(at), of_values, "{what}: scale of values");
+            }
+        }
+        assert_eq!(running.clamped(), Some(clamped as u64), "heads of {head_dim}, scale {scale}");
+        assert_eq!(clamped > 0, scale > 100.0, "{clamped} of heads of {head_dim}, scale {scale}");
     }
 }
 

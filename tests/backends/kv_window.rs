@@ -36,14 +36,16 @@ fn attention_matches_the_decoded_codes() {
 /// An encoded page depends on its own positions only.
 #[test]
 fn encoded_pages_are_complete() {
-    for k in ["turboquant", "turboquant-4", "turboquant-mse", "tq3_0"] {
+    for k in ["turboquant", "turboquant-4", "turboquant-mse", "tq3_0", "turboquant-t"] {
         let mut attention = Attention::new(TWO_OF_TWO, k, k, KvWindow::default());
         let inputs = attention.case.numbers.values(2 * PAGE * DIM);
         let mut others = inputs.clone();
         others[..PAGE * DIM].reverse();
         let pages = windowed_pages(1, 6);
         let second = KvPage::Quantised(pages.seq(0)[1]);
-        for mut backend in cpus(&[1]).into_iter().chain(wgpus()).chain(simt(1)) {
+        // CUDA does not have it.
+        let simt = simt(1).filter(|_| k != "turboquant-t");
+        for mut backend in cpus(&[1]).into_iter().chain(wgpus()).chain(simt) {
             let device = backend.device();
             let mut running = attention.case.on(&mut *backend);
             let mut encoded = |inputs: &[f32]| {
@@ -114,17 +116,20 @@ fn attention_matches_keys_in_two_groups() {
 /// Codes of trellises of keys and values, or of values alone.
 #[test]
 fn attention_matches_the_codes_of_trellises() {
-    for head_dim in [32, 128] {
+    for (i, head_dim) in [32, 128].into_iter().enumerate() {
         let heads = Heads { head_dim, ..TWO_OF_TWO };
         let bases = Some(leak(bases(head_dim, false)));
-        for (k, trellis) in [("turboquant-t", [true, true]), ("turboquant", [false, true])] {
+        for (j, (k, trellis)) in
+            [("turboquant-t", [true, true]), ("turboquant", [false, true])].into_iter().enumerate()
+        {
             let rule = Rule { bases, trellis, ..RIGHT };
             let wrong = [
                 ("Lloyd-Max codes of values", Rule { trellis: [trellis[0], false], ..rule }),
                 ("the other codes of keys", Rule { trellis: [!trellis[0], true], ..rule }),
                 ("the mean of the first page", Rule { centre: Centre::FirstPage, ..rule }),
             ];
-            let backends = cpus(&[1, 3]).into_iter().collect();
+            let gpu = wgpus().into_iter().nth((i + j) % 2);
+            let backends = cpus(&[1, 3]).into_iter().chain(gpu).collect();
             support::case::window::attends_as(heads, [k, "turboquant-t"], rule, &wrong, 330, backends);
         }
     }
@@ -268,7 +273,7 @@ fn values_can_be_small_or_large() {
 /// NaN and values too large for f16 are clamped when stored, and counted; later rows stay finite.
 #[test]
 fn hostile_vectors_are_clamped_and_counted() {
-    for name in ["turboquant", "turboquant-mse", "turboquant-4", "q8_0", "q4_0"] {
+    for name in ["turboquant", "turboquant-t", "turboquant-mse", "turboquant-4", "q8_0", "q4_0"] {
         for (i, (bad, value_scale, clamped)) in [
             // Keys and values of three rows, for each head.
             (f32::NAN, 1.0, 3 * 2 * TWO_OF_TWO.n_kv_heads),
@@ -289,7 +294,9 @@ fn hostile_vectors_are_clamped_and_counted() {
             }
             let pages = windowed_pages(1, 6);
             let one_wgpu = wgpus().into_iter().nth(i % 2);
-            for mut backend in cpus(&[2]).into_iter().chain(simt(1)).chain(one_wgpu) {
+            // CUDA does not have it.
+            let simt = simt(1).filter(|_| name != "turboquant-t");
+            for mut backend in cpus(&[2]).into_iter().chain(simt).chain(one_wgpu) {
                 let device = format!("{name} of {bad} on {}", backend.device());
                 let mut running = attention.case.on(&mut *backend);
                 for start in (0..200).step_by(50) {

@@ -191,7 +191,7 @@ impl KvForm {
 /// Remark in a list for codecs whose form has kernels on no device.
 fn on_processor(form: KvForm) -> Option<&'static str> {
     let blocks = matches!(form, KvForm::Bf16 | KvForm::Q4_1 | KvForm::Q5_0 | KvForm::Q5_1 | KvForm::Iq4Nl);
-    (blocks || matches!(form, KvForm::Trellis42 | KvForm::Trellis3)).then_some("on the CPU only")
+    blocks.then_some("on the CPU only")
 }
 
 /// The two sides of a KV cache, which may need different codecs: keys are multiplied with queries, values are

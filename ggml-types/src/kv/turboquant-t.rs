@@ -26,7 +26,7 @@ impl KvCodec for TrellisCodec {
     }
 
     fn note(&self) -> Option<&'static str> {
-        super::on_processor(self.form)
+        Some("not on CUDA")
     }
 
     fn form(&self) -> KvForm {

@@ -46,7 +46,8 @@ pub const MAX_DIM: usize = 512;
 /// `x` as the stored f16, and whether it had to be changed: a scale beyond f16's range becomes its largest
 /// number, and NaN becomes 0, so that one bad vector cannot make others unreadable.
 fn scale_bits(x: f64) -> (f16, bool) {
-    let kept = f16::from_f64(x);
+    // By f32: a direct conversion rounds differently on some processors.
+    let kept = f16::from_f32(x as f32);
     if x.is_nan() {
         (f16::ZERO, true)
     } else if kept.is_infinite() {

@@ -102,6 +102,16 @@ pub fn dispatches<'a>(cx: &Cx<'a>, s: &Attend) -> Vec<Dispatch<'a>> {
     params.extend([group as u32, tiles as u32, scale.to_bits(), 0, window, sinks, cap]);
     let sees_ahead = (ahead > 0).then_some(ahead);
     params.extend(sees_ahead);
+    let with_tables = |mut params: Vec<u32>| {
+        let tables = kv::SIDES.iter().flat_map(|side| kv::trellis_table(decl, *side)).collect::<Vec<_>>();
+        if !tables.is_empty() {
+            // They begin at a multiple of 16 bytes.
+            params.resize(params.len().next_multiple_of(4), 0);
+        }
+        params.extend(tables);
+        params
+    };
+    let params = with_tables(params);
     let (ahead, latent) = (ahead > 0, decl.values_are_keys);
     let own = (decl.head_dim as u32).div_ceil(2 * THREADS);
     let blocks = (decl.n_kv_heads * tiles) as u32;
@@ -125,7 +135,7 @@ pub fn dispatches<'a>(cx: &Cx<'a>, s: &Attend) -> Vec<Dispatch<'a>> {
     of_tiles.extend(sees_ahead);
     let tiled = tiling(cx.p).map(|_| Dispatch {
         kernels: vec![(usize::MAX, Kernel::AttendTile { k: k.codec, v: v.codec, quads, ahead })],
-        params: of_tiles,
+        params: with_tables(of_tiles),
         buffers: [step, constants, q, keys, values, out].into_iter().chain(projected).collect(),
         grid: Grid::Tiles { x: (decl.n_kv_heads * head_tiles) as u32 },
     });

@@ -3,8 +3,9 @@
 
 use ggml_types::KvSide;
 
+use super::kv::KernelForm;
 use super::linear::{self, Input, Layer};
-use super::shader::Kernel;
+use super::shader::{Kernel, page_parts};
 use super::{Cx, Device, Dispatch, Grid, gate, kv, proj_add};
 use sterna_program::{AttnIn, Linear, Norm, Program, QkNorm, RopeStyle, RowsOf};
 
@@ -126,11 +127,19 @@ pub fn dispatches<'a>(cx: &Cx<'a>, s: &'a AttnIn) -> Vec<Dispatch<'a>> {
             let mut params = kv::params(decl, &cx.p.limits);
             params.extend(kv::side_params(decl, sides[0], &cx.p.limits));
             params.extend([sides.len() as u32, u32::from(sides[0] == KvSide::Values)]);
+            if !codec.form.trellises().is_empty() {
+                // Tables begin at a multiple of 16 bytes.
+                params.resize(params.len().next_multiple_of(4), 0);
+                params.extend(kv::trellis_table(decl, sides[0]));
+            }
+            if codec.form == KernelForm::TrellisSplit {
+                params.extend(kv::scale_steps());
+            }
             all.push(Dispatch {
                 kernels: vec![(usize::MAX, Kernel::Append(codec.codec))],
                 params,
                 buffers: vec![&memory.step.buffer, keys, values, &memory.clamped],
-                grid: Grid::Filled { x: (sides.len() * decl.n_kv_heads) as u32 },
+                grid: Grid::Filled { x: (sides.len() * decl.n_kv_heads * page_parts(codec.form)) as u32 },
             });
         }
     }

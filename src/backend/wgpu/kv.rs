@@ -6,7 +6,9 @@
 //! exact_words]`, and in the keys the mean of each page of codes, `[pages, n_kv_heads, mean_words]`: the
 //! bytes of [`KeyMean`](ggml_types::turboquant::KeyMean).
 
-use ggml_types::turboquant::{Codebook, KeyBasis, KeyMean, LogScale, Projection, Qjl, Rotation};
+use ggml_types::turboquant::{
+    Codebook, KeyBasis, KeyMean, LogScale, Projection, Qjl, Rotation, Trellis, TrellisSplit, TrellisVector,
+};
 use ggml_types::{KvCodec, KvForm, KvSide, kv as registry, kv_on};
 
 use super::alloc::Allocator;
@@ -51,6 +53,10 @@ pub enum KernelForm {
     /// Lloyd-Max codes of four bits for half of the elements and of two bits for the others, in the basis of
     /// the KV head, and two scales of 8 bits, in pages that have left the window. Only for keys.
     Split,
+    /// As `Split`, with the codes of two trellises.
+    TrellisSplit,
+    /// Codes of a trellis, three bits each, and a scale, in pages that have left the window. Only for values.
+    Trellis,
     /// Integers of this many bits, with a scale per 32 of them.
     Blocks(usize),
 }
@@ -60,6 +66,7 @@ impl Codec {
     pub fn of(codec: KvForm) -> Option<Self> {
         const LLOYD: (&str, &str) = ("turboquant-mse", wgsl!("shaders/kv/turboquant-mse.wgsl"));
         const SPLIT: (&str, &str) = ("turboquant", wgsl!("shaders/kv/turboquant.wgsl"));
+        const TRELLIS: (&str, &str) = ("turboquant-t", wgsl!("shaders/kv/turboquant-t.wgsl"));
         let (form, (kernels, shader)) = match codec {
             KvForm::F16 => (KernelForm::Elements(2), ("f16", wgsl!("shaders/kv/f16.wgsl"))),
             KvForm::F32 => (KernelForm::Elements(1), ("f32", wgsl!("shaders/kv/f32.wgsl"))),
@@ -69,16 +76,29 @@ impl Codec {
             KvForm::Lloyd4 => (KernelForm::Lloyd(4), LLOYD),
             KvForm::Lloyd2Signs => (KernelForm::Signs, LLOYD),
             KvForm::Lloyd42 => (KernelForm::Split, SPLIT),
+            KvForm::Trellis42 => (KernelForm::TrellisSplit, TRELLIS),
+            KvForm::Trellis3 => (KernelForm::Trellis, TRELLIS),
             KvForm::Opaque => return None,
             KvForm::Bf16 | KvForm::Q4_1 | KvForm::Q5_0 | KvForm::Q5_1 | KvForm::Iq4Nl => return None,
-            KvForm::Trellis42 | KvForm::Trellis3 => return None,
         };
         Some(Self { codec, form, kernels, shader })
     }
 }
 
+/// Every codec once, with those that a name selects for values only.
+fn registered() -> impl Iterator<Item = &'static dyn KvCodec> {
+    let all = || registry::REGISTRY.iter().copied();
+    let of_values = all().map(|codec| kv_on(KvSide::Values, codec));
+    all().chain(of_values.filter(move |codec| all().all(|other| other.form() != codec.form())))
+}
+
 pub fn codecs() -> impl Iterator<Item = Codec> {
-    registry::REGISTRY.iter().filter_map(|codec| Codec::of(codec.form()))
+    registered().filter_map(|codec| Codec::of(codec.form()))
+}
+
+/// Name of the codec of a form.
+pub fn name_of(form: KvForm) -> &'static str {
+    registered().find(|codec| codec.form() == form).map_or("?", |codec| codec.name())
 }
 
 /// Largest supported head dimension of a form.
@@ -94,13 +114,35 @@ impl KernelForm {
 
     /// True if new positions are stored exactly at first.
     pub fn is_windowed(self) -> bool {
-        matches!(self, Self::Lloyd(_) | Self::Signs | Self::Split)
+        match self {
+            Self::Lloyd(_) | Self::Signs | Self::Split | Self::TrellisSplit | Self::Trellis => true,
+            Self::Elements(_) | Self::Blocks(_) => false,
+        }
+    }
+
+    /// True if vectors are in the basis of their KV head, as two halves.
+    pub fn has_basis(self) -> bool {
+        matches!(self, Self::Split | Self::TrellisSplit)
+    }
+
+    /// The trellises of its groups, if its codes are those of trellises. They have the same number of states.
+    pub fn trellises(self) -> &'static [&'static Trellis] {
+        match self {
+            Self::TrellisSplit => &TrellisSplit::TRELLISES,
+            Self::Trellis => &[TrellisVector::TRELLIS],
+            Self::Elements(_) | Self::Lloyd(_) | Self::Signs | Self::Split | Self::Blocks(_) => &[],
+        }
     }
 
     /// True if it is only for keys.
     #[cfg(test)]
     pub fn is_for_keys(self) -> bool {
-        matches!(self, Self::Signs | Self::Split)
+        matches!(self, Self::Signs | Self::Split | Self::TrellisSplit)
+    }
+
+    /// True if it is only for values.
+    pub fn is_for_values(self) -> bool {
+        self == Self::Trellis
     }
 
     /// Bits of an element, signs included: the mean.
@@ -109,7 +151,7 @@ impl KernelForm {
             Self::Elements(_) => 0,
             Self::Lloyd(bits) | Self::Blocks(bits) => bits,
             // Four and two bits for half of the elements each.
-            Self::Signs | Self::Split => 3,
+            Self::Signs | Self::Split | Self::TrellisSplit | Self::Trellis => 3,
         }
     }
 }
@@ -179,7 +221,9 @@ impl Layout {
         let (words, code_words) = (kv.head_dim.div_ceil(of_word), form.bits() * kv.head_dim / CHUNK);
         let scales = match form {
             KernelForm::Elements(_) => 0,
-            KernelForm::Lloyd(_) | KernelForm::Split => PAGE / 2,
+            KernelForm::Lloyd(_) | KernelForm::Split | KernelForm::TrellisSplit | KernelForm::Trellis => {
+                PAGE / 2
+            }
             KernelForm::Signs => PAGE,
             // One word has the scales of two blocks.
             KernelForm::Blocks(_) => PAGE * kv.head_dim.div_ceil(2 * CHUNK),
@@ -276,7 +320,9 @@ pub fn side_params(kv: &KvDecl, side: KvSide, limits: &Limits) -> Vec<u32> {
     ];
     let form = codec(kv, side).form;
     let bits = match form {
-        KernelForm::Elements(_) | KernelForm::Blocks(_) => None,
+        KernelForm::Elements(_) | KernelForm::Blocks(_) | KernelForm::TrellisSplit | KernelForm::Trellis => {
+            None
+        }
         KernelForm::Lloyd(bits) => Some(bits),
         KernelForm::Signs => Some(2),
         KernelForm::Split => Some(4),
@@ -299,13 +345,32 @@ pub fn side_params(kv: &KvDecl, side: KvSide, limits: &Limits) -> Vec<u32> {
         second.iter_mut().zip(all).for_each(|(to, x)| *to = x);
         ones = scales.map(|scale| u32::from(scale.one()));
     }
+    if form == KernelForm::TrellisSplit {
+        ones = [0, 1].map(|group| u32::from(TrellisSplit::scale(group).one()));
+    }
     let book = borders.iter().chain(&numbers).chain(&second).map(|x| x.to_bits());
     places.map(|word| word as u32).into_iter().chain(book).chain(ones).collect()
 }
 
+/// Values of the windows of trellis codes on one side, int8, group after group: `#{side}_table` in
+/// `shaders/kv/turboquant-t.wgsl`. Empty for other codes.
+pub fn trellis_table(kv: &KvDecl, side: KvSide) -> Vec<u32> {
+    let values = codec(kv, side).form.trellises().iter().flat_map(|trellis| trellis.values());
+    let bytes: Vec<u8> = values.map(|value| value.cast_unsigned()).collect();
+    bytes.as_chunks().0.iter().map(|word| u32::from_le_bytes(*word)).collect()
+}
+
+/// The thresholds between logarithmic scales in an octave, `2^((i + 1/2) / 30)`, as pairs of floats whose sum
+/// has 48 bits.
+pub fn scale_steps() -> Vec<u32> {
+    let step = |i: u32| (f64::from(2 * i + 1) / f64::from(2 * LogScale::STEPS)).exp2();
+    let pair = |x: f64| [x as f32, (x - f64::from(x as f32)) as f32].map(f32::to_bits);
+    (0..LogScale::STEPS).flat_map(|i| pair(step(i))).collect()
+}
+
 /// Elements of the vectors that the codec of one side rotates: those of a head, or of half of it.
 fn rotated_elems(kv: &KvDecl, side: KvSide) -> usize {
-    if codec(kv, side).form == KernelForm::Split { kv.head_dim / 2 } else { kv.head_dim }
+    if codec(kv, side).form.has_basis() { kv.head_dim / 2 } else { kv.head_dim }
 }
 
 /// Factor with which the rotation of one side preserves lengths.

@@ -4,15 +4,16 @@
 
 use std::sync::LazyLock;
 
-use ggml_types::{KvForm, kv as registry};
+use ggml_types::KvForm;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Value;
 use minijinja::{Environment, UndefinedBehavior, context, filters};
 
 use super::cache::hash;
-use super::kv::{self, Codec, KernelForm, codecs};
+use super::kv::{self, Codec, KernelForm, codecs, name_of};
 use super::text::wgsl;
 use super::weight::WEIGHT_FORMATS;
+use sterna_program::PAGE;
 
 /// Threads that share a row of weights.
 pub const LANES: u32 = 8;
@@ -77,6 +78,7 @@ const FILES: &[(&str, &str)] = &[
     ("lib/uneven.wgsl", wgsl!("../shaders/lib/uneven.wgsl")),
     ("lib/cache.wgsl", wgsl!("../shaders/lib/cache.wgsl")),
     ("lib/attention.wgsl", wgsl!("../shaders/lib/attention.wgsl")),
+    ("lib/viterbi.wgsl", wgsl!("../shaders/lib/viterbi.wgsl")),
 ];
 
 /// Capabilities of a device, which select the variant of each kernel.
@@ -241,6 +243,9 @@ impl Kernel {
         for Codec { codec: k, form, .. } in codecs() {
             all.push(Self::AttnIn(k));
             all.extend(form.is_windowed().then_some(Self::Append(k)));
+            if form.is_for_values() {
+                continue;
+            }
             if let KernelForm::Elements(_) = form {
                 all.push(Self::LatentIn(k));
                 let of = |own| Self::Attend { k, v: k, own, ahead: false, latent: true };
@@ -283,8 +288,8 @@ impl Kernel {
             Self::PostNorm("product") => "post_norm".to_owned(),
             Self::PostNorm(form) => format!("post_norm__{form}"),
             Self::Hadamard => "hadamard".to_owned(),
-            Self::AttnIn(codec) => format!("attn_in__{}", name_of(codec)),
-            Self::Append(codec) => format!("append__{}", name_of(codec)),
+            Self::AttnIn(codec) => format!("attn_in__{}", name_of_side(codec)),
+            Self::Append(codec) => format!("append__{}", name_of_side(codec)),
             Self::LatentIn(codec) => format!("latent_in__{}", name_of(codec)),
             Self::Project => "project".to_owned(),
             Self::Attend { k, own, latent: true, .. } => format!("attend_latent__{}__{own}", name_of(k)),
@@ -514,12 +519,28 @@ pub fn id() -> String {
 /// Template variables of a codec.
 fn of_codec(form: KvForm) -> Value {
     let codec = codec(form);
+    let trellises = codec.form.trellises();
+    let windows = trellises.iter().map(|trellis| trellis.values().len());
+    let groups = trellises.iter().enumerate().map(|(group, trellis)| {
+        let branches: Vec<u32> = (0..1 << trellis.bits()).collect();
+        let first = windows.clone().take(group).sum::<usize>();
+        context! {
+            bits => trellis.bits(),
+            window => trellis.window(),
+            windows => trellis.values().len(),
+            mask => branches.len() - 1,
+            first,
+            branches,
+        }
+    });
     let form = match codec.form {
         KernelForm::Elements(_) => "elements",
         KernelForm::Blocks(_) => "blocks",
         KernelForm::Lloyd(_) => "lloyd",
         KernelForm::Signs => "signs",
         KernelForm::Split => "split",
+        KernelForm::TrellisSplit => "trellis_split",
+        KernelForm::Trellis => "trellis",
     };
     context! {
         file => codec_file(&codec),
@@ -527,6 +548,15 @@ fn of_codec(form: KvForm) -> Value {
         bits => codec.form.bits(),
         rotates => codec.form.rotates(),
         windowed => codec.form.is_windowed(),
+        in_basis => codec.form.has_basis(),
+        // True if its file decodes vectors, and not code by code.
+        reads => codec.form.has_basis() || !trellises.is_empty(),
+        parts => page_parts(codec.form),
+        trellises => groups.collect::<Vec<_>>(),
+        table_words => windows.sum::<usize>() / 4,
+        states => trellises.first().map_or(0, |trellis| trellis.states()),
+        // Elements of a group of the largest head.
+        most_elems => kv::MAX_HEAD_DIM / trellises.len().max(1),
     }
 }
 
@@ -538,9 +568,15 @@ fn codec(form: KvForm) -> Codec {
     Codec::of(form).expect("a codec with kernels")
 }
 
-/// Name of a codec with kernels, for messages.
-fn name_of(form: KvForm) -> &'static str {
-    registry::REGISTRY.iter().find(|codec| codec.form() == form).map_or("?", |codec| codec.name())
+/// Name of a codec in the name of a kernel that has one side of a cache.
+fn name_of_side(form: KvForm) -> String {
+    let of_values = if codec(form).form.is_for_values() { "__values" } else { "" };
+    format!("{}{of_values}", name_of(form))
+}
+
+/// Workgroups that encode a page of a head. With trellis codes, a thread has a state of a position.
+pub fn page_parts(form: KernelForm) -> usize {
+    form.trellises().first().map_or(1, |trellis| PAGE * trellis.states() / THREADS as usize)
 }
 
 fn keeps_signs(k: KvForm) -> bool {

@@ -4,8 +4,9 @@
 // A workgroup owns one KV head of a filled page: its keys or its values (x = sides * KV head + side, y: index
 // among the filled pages). A thread owns a position of the page. Codes are those of
 // ggml-types/src/turboquant/lloyd.rs, prod.rs and split.rs, and means those of mean.rs, except within float's
-// rounding of a threshold. Exact pages hold only finite numbers (attn_in.wgsl). Reads 4 x 64 x head_dim
-// bytes, and writes the codes of 64 positions.
+// rounding of a threshold. Trellis codes take several workgroups per head, which are neighbours (x) and own
+// some of the positions each (lib/viterbi.wgsl). Exact pages hold only finite numbers (attn_in.wgsl). Reads 4
+// x 64 x head_dim bytes, and writes the codes of 64 positions.
 #set sides = ["side"]
 #set side = "side"
 #set SIDE = "SIDE"
@@ -26,12 +27,23 @@ struct Params {
     // Number of sides of the dispatch, and the first of them: 0 keys, 1 values.
     sides: u32,
     first: u32,
+#if codec.trellises
+    // Values of the windows of trellis codes.
+    side_table: array<vec4<u32>, #{codec.table_words // 4}>,
+#endif
+#if codec.form == "trellis_split"
+    // Thresholds between the steps of a logarithmic scale, in an octave: pairs of floats.
+    side_steps: array<vec4<f32>, 15>,
+#endif
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(2) var<storage, read_write> keys: array<u32>;
 @group(0) @binding(3) var<storage, read_write> values: array<u32>;
 @group(0) @binding(4) var<storage, read_write> clamped: atomic<u32>;
+
+// Workgroups per head of a page.
+const PARTS: u32 = #{codec.parts}u;
 
 // The mean of the page's keys, rounded as readers see it.
 var<workgroup> mean: array<f32, MAX_HEAD_DIM>;
@@ -55,8 +67,8 @@ fn sum_of(at: u32, e: u32) -> vec2<f32> {
     return sum;
 }
 
-// Stores the mean of an exact page of keys, and puts what is stored into `mean`.
-fn put_mean(source: u32, to: u32) {
+// Puts the mean of an exact page of keys into `mean`, as it is stored, and stores it if `stores`.
+fn put_mean(source: u32, to: u32, stores: bool) {
     let head_dim = params.cache.head_dim;
     var largest = vec2(0.0);
     for (var e = thread; e < head_dim; e += THREADS) {
@@ -75,9 +87,11 @@ fn put_mean(source: u32, to: u32) {
             }
             mean[e] = scale * f32(numbers[i]);
         }
-        keys[to + word] = pack4xI8(numbers);
+        if (stores) {
+            keys[to + word] = pack4xI8(numbers);
+        }
     }
-    if (thread == 0u) {
+    if (stores && thread == 0u) {
         keys[to + head_dim / 4u] = bits;
     }
 }
@@ -87,6 +101,7 @@ fn nearest_to(x: f32) -> f32 {
     return trunc(x + 0.5 * sign(x));
 }
 
+#if not codec.trellises
 // Code of an element, from the number of thresholds at or below its magnitude. A threshold itself belongs to
 // the cell nearer to 0 if x is negative.
 fn code_for(x: f32, magnitude: f32) -> u32 {
@@ -98,6 +113,8 @@ fn code_for(x: f32, magnitude: f32) -> u32 {
     }
     return select(half + cell, half - 1u - cell, x < 0.0);
 }
+
+#endif
 
 // Element e of a position, minus the mean.
 fn centred(at: u32, place: u32, e: u32, of_v: bool) -> f32 {
@@ -125,8 +142,9 @@ fn within_halves(bits: u32) -> u32 {
 }
 
 fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
-    let kv_head = workgroup.x / params.sides;
-    let of_v = workgroup.x % params.sides + params.first == 1u;
+    let part = workgroup.x % PARTS;
+    let kv_head = workgroup.x / PARTS / params.sides;
+    let of_v = workgroup.x / PARTS % params.sides + params.first == 1u;
     let row = step_row(filled_row(workgroup.y));
     let page = row.pos / PAGE_POSITIONS;
     let exact = side_exact_at(exact_page_of(row.seq, page), kv_head);
@@ -134,11 +152,11 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
         return;
     }
     if (!of_v) {
-        put_mean(exact, side_mean_at(row.seq, page, kv_head));
+        put_mean(exact, side_mean_at(row.seq, page, kv_head), part == 0u);
     }
     side_prepare();
     workgroupBarrier();
-    encode(exact, side_page_at(row.seq, page, kv_head), of_v);
+    encode(exact, side_page_at(row.seq, page, kv_head), part, of_v);
 }
 
 #if codec.form == "signs"
@@ -151,7 +169,7 @@ var<workgroup> residual: array<f32, VECTORS * MAX_HEAD_DIM>;
 // Norms after rounding to f16, as a reader sees them.
 var<workgroup> norms: array<f32, PAGE_POSITIONS>;
 
-fn encode(source: u32, to: u32, of_v: bool) {
+fn encode(source: u32, to: u32, part: u32, of_v: bool) {
     let place = thread;
     let head_dim = params.cache.head_dim;
     var squares = 0.0;
@@ -222,7 +240,7 @@ fn second_code_for(x: f32, magnitude: f32) -> u32 {
     return select(2u + cell, 1u - cell, x < 0.0);
 }
 
-fn encode(source: u32, to: u32, of_v: bool) {
+fn encode(source: u32, to: u32, part: u32, of_v: bool) {
     let place = thread;
     let n = params.cache.head_dim / 2u;
     var of_scales = 0u;
@@ -272,13 +290,15 @@ fn encode(source: u32, to: u32, of_v: bool) {
         keys[to + params.side.scales_at + thread] = scales[2u * thread] | (scales[2u * thread + 1u] << 16u);
     }
 }
+#elif codec.trellises
+#include "lib/viterbi.wgsl"
 #else
 // Encodes a page as Lloyd-Max codes and one scale per position.
 const CODE_BITS: u32 = SIDE_BITS;
 
 var<workgroup> scales: array<u32, PAGE_POSITIONS>;
 
-fn encode(source: u32, to: u32, of_v: bool) {
+fn encode(source: u32, to: u32, part: u32, of_v: bool) {
     let place = thread;
     let head_dim = params.cache.head_dim;
     var squares = 0.0;

@@ -277,6 +277,31 @@ fn code_scores(at: u32, place: u32) -> vec4<f32> {
     }
     return score;
 }
+#elif k.form == "trellis_split"
+fn code_scores(at: u32, place: u32) -> vec4<f32> {
+    let n = params.cache.head_dim / 2u;
+    let scales = key_scales_of(at, place);
+    var score = vec4(0.0);
+#for trellis in k.trellises
+    {
+        let first_at = at + #{loop.index0}u * (n / 8u) * PAGE_POSITIONS + place;
+        var before = keys[first_at + (n * #{trellis.bits}u / 32u - 1u) * PAGE_POSITIONS];
+        var of_group = vec4(0.0);
+        for (var word = 0u; word < n * #{trellis.bits}u / 32u; word++) {
+            let bits = keys[first_at + word * PAGE_POSITIONS];
+            let query = #{loop.index0}u * n + word * #{32 // trellis.bits}u;
+            for (var i = 0u; i < #{32 // trellis.bits}u; i++) {
+                let window = key_bits_of(before, bits, 32u - #{trellis.bits}u * (i + 1u));
+                let number = key_number_of(#{trellis.first}u + (window & #{trellis.windows - 1}u));
+                of_group += of_heads[query + i] * number;
+            }
+            before = bits;
+        }
+        score += of_group * scales[#{loop.index0}];
+    }
+#endfor
+    return score;
+}
 #elif k.form != "elements"
 fn code_scores(at: u32, place: u32) -> vec4<f32> {
     var score = vec4(0.0);

@@ -10,9 +10,9 @@
 #set sides = ["side"]
 #if codec.rotates
 #set vector = "head"
-#set vectors = 2 if codec.form == "split" else 1
+#set vectors = 2 if codec.in_basis else 1
 #endif
-#if codec.form == "split"
+#if codec.in_basis
 #set vector_elems = "params.cache.head_dim / 2u"
 #endif
 #include "lib/main.wgsl"
@@ -106,7 +106,7 @@ fn within_codec(x: f32) -> f32 {
     return clamp(x, -LARGEST, LARGEST);
 }
 
-#if codec.form == "split"
+#if codec.in_basis
 // Scales and orders the elements of a head, and applies the signs of the rotation. The basis of a KV head is
 // [3, head_dim]: the element at each place, the factors of keys, and those of queries, with the signs.
 fn enter_basis(at: u32, of_q: bool) {
@@ -185,7 +185,7 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
     if (thread == 0u) {
         atomicStore(&is_clamped, 0u);
     }
-#if codec.form == "split"
+#if codec.in_basis
     enter_basis(at, of_q);
 #else
     for (var e = thread; e < params.cache.head_dim; e += THREADS) {

@@ -24,6 +24,14 @@ struct Params {
     // Number of later positions that a row sees, up to the end of its sequence.
     ahead: u32,
 #endif
+#if k is defined
+#for side, codec in [("key", k), ("value", v)]
+#if codec.trellises
+    // Values of the windows of trellis codes.
+    #{side}_table: array<vec4<u32>, #{codec.table_words // 4}>,
+#endif
+#endfor
+#endif
 }
 
 const ABSENT: u32 = 0xffffffffu;
@@ -123,7 +131,7 @@ fn #{side}_element_quad(at: u32, place: u32, quad: u32) -> vec4<f32> {
 }
 
 #endif
-#if codec.form == "split"
+#if codec.reads
 #include codec.file
 
 #elif codec.form != "elements"
@@ -184,7 +192,7 @@ fn #{side}_code_quad(at: u32, place: u32, quad: u32) -> vec4<f32> {
 
 #endif
 // Elements of a page of either kind.
-#if codec.form != "split"
+#if not codec.in_basis
 fn #{side}_pair(source: PageAt, place: u32, pair: u32) -> vec2<f32> {
 #if codec.windowed
     if (source.exact) {
