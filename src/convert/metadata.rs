@@ -173,7 +173,8 @@ pub fn write(
         hybrid.write(shape.has_mtp, &mut set);
     }
     if let Some(recurrent) = &shape.recurrent {
-        recurrent.write([shape.n_kv_heads, shape.ffn.unwrap_or(0), shape.vocab], &mut set);
+        let sizes = [shape.n_kv_heads, shape.ffn.unwrap_or(0), shape.vocab];
+        recurrent.write(sizes, shape.has_mtp, &mut set);
     }
     if name == "mistral3" {
         for (from, to) in config.rope_numbers(&[

@@ -190,14 +190,22 @@ impl Recurrent {
         })
     }
 
-    /// Writes the keys with the architecture's prefix. `ffn` is the width of a feed-forward network.
-    pub fn write(&self, [n_kv_heads, ffn, vocab]: [usize; 3], mut set: impl FnMut(&str, Value)) {
+    /// Writes the keys with the architecture's prefix. `ffn` is the width of a feed-forward network. An MTP
+    /// block has attention and a feed-forward network.
+    pub fn write(
+        &self,
+        [n_kv_heads, ffn, vocab]: [usize; 3],
+        has_mtp: bool,
+        mut set: impl FnMut(&str, Value),
+    ) {
         let count = |n: usize| Value::U32(n as u32);
+        let n_layers = self.layers.len();
         let each = |of: &dyn Fn(usize) -> usize| -> Value {
-            Array::from_i32s((0..self.layers.len()).map(|layer| of(layer) as i32)).into()
+            let n_blocks = n_layers + usize::from(has_mtp);
+            Array::from_i32s((0..n_blocks).map(|layer| of(layer) as i32)).into()
         };
-        let is_ffn = |layer: usize| self.ffns.get(layer) == Some(&true);
-        let attends = |layer: usize| !self.layers[layer] && !is_ffn(layer);
+        let is_ffn = |layer: usize| layer == n_layers || self.ffns.get(layer) == Some(&true);
+        let attends = |layer: usize| layer == n_layers || !self.layers[layer] && !is_ffn(layer);
         if self.layers.contains(&true) {
             let kv_heads = |layer| if attends(layer) { n_kv_heads } else { 0 };
             set("attention.head_count_kv", each(&kv_heads));

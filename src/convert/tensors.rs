@@ -281,7 +281,7 @@ pub fn plan(
         planner.leave_out_copy(&format!("{block}embed_tokens.weight"), &embedding)?;
         planner.leave_out_copy(&format!("{block}shared_head.head.weight"), &head)?;
         planner.layer(&layer, &to, arch.layer, arch.fused, &mut out)?;
-        for rule in arch.mtp_block {
+        for rule in arch.mtp_block.iter().copied().flatten() {
             out.extend(planner.one(&block, &to, rule)?);
         }
     }

@@ -126,7 +126,7 @@ const QWEN35: Architecture = Architecture {
     layer: &[QWEN35_NORMS, GATED_ATTENTION, ATTN_OTHERS, MLP],
     delta: &[QWEN35_NORMS, DELTA_NET, MLP],
     mtp: &["mtp.", "model.mtp."],
-    mtp_block: QWEN35_MTP,
+    mtp_block: &[QWEN35_MTP],
     sections: true,
     rope: Rope::Base,
     // Defaults of Qwen3_5TextConfig.

@@ -34,7 +34,7 @@ const DEEPSEEK: Architecture = Architecture {
     rope: Rope::Whole,
     // Defaults of DeepseekV2Config and DeepseekV3Config.
     defaults: &[("rms_norm_eps", 1e-6)],
-    mtp_block: MTP_LAYER,
+    mtp_block: &[MTP_LAYER],
     mtp_is_layer: true,
     ..LLAMA
 };

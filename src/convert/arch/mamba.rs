@@ -1,7 +1,7 @@
 //! Models with Mamba-2 layers: Granite 4 H, Falcon-H1, Nemotron-H.
 
 use super::Dim::{
-    ExpertFfn, ExpertInput, Experts, Ffn, GateUp, Hidden, Kv, MambaChannels, MambaGroup, MambaGroups,
+    EmbeddingAndHidden, ExpertFfn, ExpertInput, Experts, Ffn, GateUp, Hidden, Kv, MambaChannels, MambaGroup, MambaGroups,
     MambaHeads, MambaInputs, MambaState, MambaValues, One, Q, SharedFfn, SharedGateUp, Taps,
 };
 use super::{
@@ -47,6 +47,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
         dense_first: &[NEMOTRON_NORM, NEMOTRON_FFN],
         recurrent: Some(Recurrent::nemotron),
         mtp: &["mtp."],
+        mtp_block: &[NEMOTRON_MTP, NEMOTRON_MTP_FFN],
         rope: Rope::None,
         // Defaults of NemotronHConfig.
         defaults: &[("layer_norm_epsilon", 1e-5), ("head_dim", 128.0)],
@@ -193,62 +194,101 @@ const NEMOTRON_ATTENTION: &[Rule] = &[
     matrix(&["mixer.v_proj.weight"], "attn_v.weight", &[Kv, Hidden], Change::None),
     matrix(&["mixer.o_proj.weight"], "attn_output.weight", &[Hidden, Q], Change::None),
 ];
-const NEMOTRON_FFN: &[Rule] = &[
-    needed_if(
-        has_no_mixtures,
-        matrix(&["mixer.up_proj.weight"], "ffn_up.weight", &[Ffn, Hidden], Change::None),
-    ),
-    needed_if(
-        has_no_mixtures,
-        matrix(&["mixer.down_proj.weight"], "ffn_down.weight", &[Hidden, Ffn], Change::None),
-    ),
-    needed_if(
-        recurrent::has_mixtures,
-        plain(&["mixer.gate.weight"], "ffn_gate_inp.weight", &[Experts, Hidden]),
-    ),
-    needed_if(
-        recurrent::has_mixtures,
-        plain(&["mixer.gate.e_score_correction_bias"], "exp_probs_b.bias", &[Experts]),
-    ),
-    needed_if(
-        recurrent::has_mixtures,
-        matrix(
-            &["mixer.experts.*.up_proj.weight"],
-            "ffn_up_exps.weight",
-            &[ExpertFfn, ExpertInput],
-            Change::Stack,
-        ),
-    ),
-    needed_if(
-        recurrent::has_mixtures,
-        matrix(
-            &["mixer.experts.*.down_proj.weight"],
-            "ffn_down_exps.weight",
-            &[ExpertInput, ExpertFfn],
-            Change::Stack,
-        ),
-    ),
-    maybe_matrix(&["mixer.fc1_latent_proj.weight"], "ffn_latent_down.weight", &[ExpertInput, Hidden]),
-    maybe_matrix(&["mixer.fc2_latent_proj.weight"], "ffn_latent_up.weight", &[Hidden, ExpertInput]),
-    needed_if(
-        recurrent::has_mixtures,
-        matrix(
-            &["mixer.shared_experts.up_proj.weight"],
-            "ffn_up_shexp.weight",
-            &[SharedFfn, Hidden],
-            Change::None,
-        ),
-    ),
-    needed_if(
-        recurrent::has_mixtures,
-        matrix(
-            &["mixer.shared_experts.down_proj.weight"],
-            "ffn_down_shexp.weight",
-            &[Hidden, SharedFfn],
-            Change::None,
-        ),
-    ),
+/// Tensors of a layer that is only a feed-forward network, or a mixture, whose names in checkpoints begin with
+/// this.
+macro_rules! nemotron_ffn {
+    ($prefix:literal) => {
+        &[
+            needed_if(
+                has_no_mixtures,
+                matrix(
+                    &[concat!($prefix, "mixer.up_proj.weight")],
+                    "ffn_up.weight",
+                    &[Ffn, Hidden],
+                    Change::None,
+                ),
+            ),
+            needed_if(
+                has_no_mixtures,
+                matrix(
+                    &[concat!($prefix, "mixer.down_proj.weight")],
+                    "ffn_down.weight",
+                    &[Hidden, Ffn],
+                    Change::None,
+                ),
+            ),
+            needed_if(
+                recurrent::has_mixtures,
+                plain(&[concat!($prefix, "mixer.gate.weight")], "ffn_gate_inp.weight", &[Experts, Hidden]),
+            ),
+            needed_if(
+                recurrent::has_mixtures,
+                plain(
+                    &[concat!($prefix, "mixer.gate.e_score_correction_bias")],
+                    "exp_probs_b.bias",
+                    &[Experts],
+                ),
+            ),
+            needed_if(
+                recurrent::has_mixtures,
+                matrix(
+                    &[concat!($prefix, "mixer.experts.*.up_proj.weight")],
+                    "ffn_up_exps.weight",
+                    &[ExpertFfn, ExpertInput],
+                    Change::Stack,
+                ),
+            ),
+            needed_if(
+                recurrent::has_mixtures,
+                matrix(
+                    &[concat!($prefix, "mixer.experts.*.down_proj.weight")],
+                    "ffn_down_exps.weight",
+                    &[ExpertInput, ExpertFfn],
+                    Change::Stack,
+                ),
+            ),
+            maybe_matrix(
+                &[concat!($prefix, "mixer.fc1_latent_proj.weight")],
+                "ffn_latent_down.weight",
+                &[ExpertInput, Hidden],
+            ),
+            maybe_matrix(
+                &[concat!($prefix, "mixer.fc2_latent_proj.weight")],
+                "ffn_latent_up.weight",
+                &[Hidden, ExpertInput],
+            ),
+            needed_if(
+                recurrent::has_mixtures,
+                matrix(
+                    &[concat!($prefix, "mixer.shared_experts.up_proj.weight")],
+                    "ffn_up_shexp.weight",
+                    &[SharedFfn, Hidden],
+                    Change::None,
+                ),
+            ),
+            needed_if(
+                recurrent::has_mixtures,
+                matrix(
+                    &[concat!($prefix, "mixer.shared_experts.down_proj.weight")],
+                    "ffn_down_shexp.weight",
+                    &[Hidden, SharedFfn],
+                    Change::None,
+                ),
+            ),
+        ]
+    };
+}
+
+const NEMOTRON_FFN: &[Rule] = nemotron_ffn!("");
+/// The MTP block has attention in its first layer, and a mixture in its second.
+const NEMOTRON_MTP: &[Rule] = &[
+    matrix(&["layers.0.eh_proj.weight"], "nextn.eh_proj.weight", &[Hidden, EmbeddingAndHidden], Change::None),
+    plain(&["layers.0.enorm.weight"], "nextn.enorm.weight", &[Hidden]),
+    plain(&["layers.0.hnorm.weight"], "nextn.hnorm.weight", &[Hidden]),
+    plain(&["layers.1.norm.weight"], "post_attention_norm.weight", &[Hidden]),
+    plain(&["layers.1.final_layernorm.weight"], "nextn.shared_head_norm.weight", &[Hidden]),
 ];
+const NEMOTRON_MTP_FFN: &[Rule] = nemotron_ffn!("layers.1.");
 
 fn has_no_mixtures(config: &Config) -> bool {
     !recurrent::has_mixtures(config)

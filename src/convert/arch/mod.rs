@@ -256,7 +256,7 @@ pub struct Architecture {
     pub mtp: &'static [&'static str],
     /// Tensors of the MTP block outside of its layer, which is one of [`layer`](Self::layer); empty if MTP
     /// tensors are left out.
-    pub mtp_block: &'static [Rule],
+    pub mtp_block: &'static [&'static [Rule]],
     /// True if the MTP block is the layer after the last one, and all its tensors have that prefix. Otherwise
     /// the block is `mtp.`, and its layer `mtp.layers.0.`.
     pub mtp_is_layer: bool,
@@ -305,7 +305,7 @@ impl Architecture {
     /// The tensor that every MTP block of this architecture has, as the rules call it.
     pub fn mtp_tensor(&self, n_layers: usize) -> Option<String> {
         let [block, _] = self.mtp_prefixes(n_layers);
-        Some(block + self.mtp_block.first()?.from[0])
+        Some(block + self.mtp_block.first()?[0].from[0])
     }
 }
 

@@ -123,7 +123,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
         dense_first: &[GLM4_MOE_NORMS, ATTN_HALVES, ATTN_OTHERS, MAYBE_QKV_BIASES, MLP],
         // Defaults of Glm4MoeConfig.
         defaults: &[("rms_norm_eps", 1e-5), ("partial_rotary_factor", 0.5)],
-        mtp_block: MTP_LAYER,
+        mtp_block: &[MTP_LAYER],
         mtp_is_layer: true,
         ..LLAMA
     },

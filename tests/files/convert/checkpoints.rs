@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::fs;
 
 use serde_json::{Value as Json, json};
-use sterna::gguf::Gguf;
+use sterna::gguf::{Array, Gguf, Value};
 use support::golden;
 
 use super::folder::{Folder, Raw, read};
@@ -194,6 +194,51 @@ fn latent_blocks_for_drafts_are_converted() {
     });
     assert!(of_layer.count() > 10);
     assert_eq!(ours.metadata().get("deepseek2.nextn_predict_layers"), Some(&1_u32.into()));
+}
+
+/// Nemotron 3's block has two layers in checkpoints.
+#[test]
+fn nemotron_blocks_for_drafts_are_converted() {
+    let mut folder = folder("nemotron-3-super");
+    for (from, to) in [("backbone.layers.2.", "mtp.layers.0."), ("backbone.layers.3.", "mtp.layers.1.")] {
+        let copies = folder.tensors.iter().filter_map(|(name, raw)| {
+            Some((name.strip_prefix(from).map(|rest| format!("{to}{rest}"))?, raw.clone()))
+        });
+        folder.tensors.extend(copies.collect::<Vec<_>>());
+    }
+    let numbers: Vec<f32> = (0..32 * 64).map(|i| i as f32 / 2048.0).collect();
+    let eh_proj = Raw::f32s(&[32, 64], &numbers);
+    folder.tensors.insert("mtp.layers.0.eh_proj.weight".to_owned(), eh_proj);
+    for (name, value) in [("0.enorm", 1.5), ("0.hnorm", 2.5), ("1.final_layernorm", 3.5)] {
+        let norm = Raw::f32s(&[32], &[value; 32]);
+        folder.tensors.insert(format!("mtp.layers.{name}.weight"), norm);
+    }
+    let (ours, ..) = convert(folder.write().path(), &to("f16")).unwrap();
+    assert_eq!(values(&ours, "blk.5.nextn.eh_proj.weight"), numbers);
+    for (name, value) in [("enorm", 1.5), ("hnorm", 2.5), ("shared_head_norm", 3.5)] {
+        assert_eq!(values(&ours, &format!("blk.5.nextn.{name}.weight")), [value; 32]);
+    }
+    let mut n = 0;
+    for want in ours.tensors() {
+        let name = match want.name.as_str() {
+            "blk.3.attn_norm.weight" => "blk.5.post_attention_norm.weight".to_owned(),
+            name if name.starts_with("blk.2.") => name.replace("blk.2.", "blk.5."),
+            name if name.starts_with("blk.3.") => name.replace("blk.3.", "blk.5."),
+            _ => continue,
+        };
+        let got = ours.find(&name).unwrap_or_else(|| panic!("{name} is missing"));
+        assert!(ours.raw_bytes(got).unwrap() == ours.raw_bytes(want).unwrap(), "{name}");
+        n += 1;
+    }
+    // Attention has 5 tensors, the mixture 9.
+    assert_eq!(n, 14);
+    for (key, value) in [
+        ("attention.head_count_kv", Array::from_i32s([0, 0, 2, 0, 0, 2]).into()),
+        ("feed_forward_length", Array::from_i32s([0, 16, 0, 16, 0, 16]).into()),
+        ("nextn_predict_layers", Value::U32(1)),
+    ] {
+        assert_eq!(ours.metadata().get(&format!("nemotron_h_moe.{key}")), Some(&value), "{key}");
+    }
 }
 
 /// Nemotron's published form of the kinds, and infinity as Python writes it.
