@@ -14,7 +14,7 @@ use sterna_program::{NormAdd, Program, Stage};
 /// A stage as its operations.
 pub struct Lowered<'a> {
     ops: Ops<'a>,
-    /// Those for steps whose rows use adapters, if the stage has pairs.
+    /// The operations in steps whose rows use adapters, if the stage has pairs.
     adapted: Option<Ops<'a>>,
 }
 

@@ -67,7 +67,7 @@ const SHAPES: [usize; 11] = [1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096];
 /// Smallest of these shapes for rows in tiles, of which smaller steps are only the ends of prompts.
 const TILED: usize = 64;
 
-/// Those of these shapes that are also recorded for steps whose rows use adapters: a recording takes memory.
+/// Rows of the shapes that are also recorded for steps whose rows use adapters: a recording takes memory.
 const ADAPTED: [usize; 6] = [1, 8, 32, 128, 512, 2048];
 
 /// Shapes that launches are recorded for: [`SHAPES`] up to the limits, each for one row of logits and for the
