@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use sterna::backend::Backend;
 use sterna::engine::{ActType, ControlVector, Engine, EngineOptions};
 use sterna::gguf::Gguf;
-use support::case::{cpus, wgpus};
+use support::case::{cpus, simt, wgpus};
 use support::logits::all_logits;
 use support::{golden, lora, npy};
 
@@ -49,7 +49,7 @@ fn logits_match_the_reference() {
         // Two files are summed.
         let control = vec![vector(model, scale - 1.0), vector(model, 1.0)];
         let options = EngineOptions { control_layers: Some(1..=last), ..options(control) };
-        let backends = cpus(&[2]).into_iter().chain(wgpus().into_iter().take(1));
+        let backends = cpus(&[2]).into_iter().chain(wgpus().into_iter().take(1)).chain(simt(1));
         for backend in backends {
             let device = backend.device();
             let engine = engine(model, &options, backend);

@@ -9,7 +9,7 @@ use sterna::engine::{
     ActType, Adapter, AdapterScale, Batch, BatchOptions, Engine, EngineOptions, Request, Session, StopReason,
 };
 use sterna::gguf::Gguf;
-use support::case::{backend, wgpus};
+use support::case::{backend, simt, wgpus};
 use support::logits::{Distance, all_logits, distance, sequences};
 use support::lora::{file, keys};
 use support::{golden, npy};
@@ -115,11 +115,16 @@ fn adapters_of_two_kinds_on_devices_match_the_references() {
     compare_on_devices(with_table_and_head);
 }
 
+/// wgpu, and the CUDA kernels as a CPU build.
+fn devices() -> impl Iterator<Item = Box<dyn Backend>> {
+    wgpus().into_iter().take(1).chain(simt(1))
+}
+
 fn compare_on_devices(case: &Case) {
     let Some(adapters) = scaled(case.adapters) else { return };
     let path = golden(&format!("lora/{}.logits.npy", case.reference)).expect("the adapter's logits");
     let want = npy(&path).f32s();
-    for backend in wgpus().into_iter().take(1) {
+    for backend in devices() {
         let device = backend.device();
         let options = EngineOptions {
             n_ctx: Some(192),
@@ -220,10 +225,10 @@ fn sequences_with_different_adapters_share_steps() {
     }
 }
 
-/// The same through wgpu: as all steps have up to 8 rows, layers have the same sums.
+/// The same on devices: as all steps have up to 8 rows, layers have the same sums.
 #[test]
-fn sequences_with_different_adapters_share_steps_on_wgpu() {
-    for backend in wgpus().into_iter().take(1) {
+fn sequences_with_different_adapters_share_steps_on_devices() {
+    for backend in devices() {
         let Some(adapters) = scaled(&["llama-a", "llama-b", "llama-c"].map(|name| (name, 1.0))) else {
             return;
         };

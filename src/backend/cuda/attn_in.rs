@@ -3,6 +3,7 @@
 //! For caches of codes or blocks, `append` does the rest, one block per row, KV head, and keys or values; in
 //! steps of one row attention may do it instead.
 
+use super::adapters;
 use super::cx::{Cx, Place, words};
 use super::driver::{Address, Launch, Limits};
 use super::heads::Heads;
@@ -31,7 +32,7 @@ struct Fused<'a> {
 /// The KV write to a cache of codes or blocks.
 struct Append<'a>(&'a AttnIn);
 
-pub fn lower<'a>(p: &Program, s: &'a AttnIn) -> Ops<'a> {
+pub fn lower<'a>(p: &Program, s: &'a AttnIn, adapted: bool) -> Ops<'a> {
     // The norm and its input are in `input`; RoPE and the head norms belong to the operations.
     let AttnIn {
         x: _,
@@ -50,7 +51,8 @@ pub fn lower<'a>(p: &Program, s: &'a AttnIn) -> Ops<'a> {
         gate,
     } = s;
     let of_rows = *qk_norm == QkNorm::Rows;
-    let is_fused = fused(s).is_some_and(|linears| linear::together(p, &linears).is_some());
+    let fused = fused(s).filter(|linears| linear::together(p, linears).is_some());
+    let is_fused = fused.is_some() && !adapted;
     let is_normed = [q_norm, k_norm, v_norm].into_iter().any(Option::is_some);
     let has_heads = !is_fused || gate.is_some() || is_normed || q_scale.is_some();
     let kv_cols = kv_cols(p, s);
@@ -61,8 +63,12 @@ pub fn lower<'a>(p: &Program, s: &'a AttnIn) -> Ops<'a> {
         ops.push(Box::new(Fused { s, q, has_heads }));
     } else {
         let others = [wk.as_ref().map(|wk| (wk, keys)), wv.as_ref().map(|wv| (wv, values))];
-        let layers = [(wq, q)].into_iter().chain(others.into_iter().flatten()).collect();
-        ops.push(Box::new(Layers { stage: "attn_in", layers, input: input(s), from: None, soft_cap: None }));
+        let layers: Vec<_> = [(wq, q)].into_iter().chain(others.into_iter().flatten()).collect();
+        let of_adapters = if adapted { adapters::lower(layers.clone(), input(s)) } else { Vec::new() };
+        let (stage, fused) = ("attn_in", fused.map(|linears| work(p, linears)));
+        let products = Layers { stage, layers, input: input(s), from: None, soft_cap: None, fused };
+        ops.push(Box::new(products));
+        ops.extend(of_adapters);
     }
     if of_rows {
         let q_cols = p.buf_decl(s.q).cols;
@@ -95,6 +101,11 @@ pub fn has_separable_products(s: &AttnIn) -> bool {
 /// The layers that one kernel may compute together: all three, if norms are not of whole rows.
 fn fused(s: &AttnIn) -> Option<[&Linear; 3]> {
     Some([&s.wq, s.wk.as_ref()?, s.wv.as_ref()?]).filter(|_| s.qk_norm != QkNorm::Rows)
+}
+
+/// Work of the kernel for all three products.
+fn work(p: &Program, linears: [&Linear; 3]) -> Work {
+    Work::new(linears.iter().map(|linear| p.weight_decl(linear.w).rows).sum(), true)
 }
 
 fn input(s: &AttnIn) -> Input<'_> {
@@ -130,7 +141,7 @@ impl Op for Fused<'_> {
     fn launches(&self, cx: &Cx<'_>) -> Vec<Launch> {
         let Self { s, q, has_heads } = *self;
         let [wq, wk, wv] = self.linears().map(|w| layer_params(cx.weights, w));
-        let work = Work { rows: (wq.rows + wk.rows + wv.rows) as usize, paired: true };
+        let work = work(cx.p, self.linears());
         let (step, q) = (cx.tables_for(s.kv), cx.address(q));
         let (kv, raw) = cx.memory.kvs[s.kv.0 as usize].for_attn_in(cx.memory.raw);
         let rope = s.rope.filter(|_| !has_heads);

@@ -72,6 +72,8 @@ pub struct Shape {
     pub outputs: usize,
     /// True if attention processes its rows in tiles.
     pub tiled: bool,
+    /// True if rows use adapters.
+    pub adapted: bool,
 }
 
 /// A kernel's parameters in the form that a driver expects.

@@ -39,7 +39,7 @@ fn kernel(format: &WeightFormat) -> KernelName {
 }
 
 fn launch(cx: &Cx<'_>, s: &Embed) -> Launch {
-    // The basis is handled by the next launch; the plan rejects adapters.
+    // The basis and adapters are handled by the next launches.
     let Embed { table, stride, first, basis: _, scale, positions, types, lora: _, x } = *s;
     let table = &cx.weights[table.0 as usize];
     let added = |w: Option<Weight>| w.map_or(NO_LINEAR, |w| cx.weights[w.0 as usize].params(1.0, None));

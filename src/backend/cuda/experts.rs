@@ -7,6 +7,7 @@
 //! are read once per tile of rows, and a separate launch adds up the products. A row's result has the same
 //! bits either way, except for types whose tiles use tensor cores.
 
+use super::adapters;
 use super::combine::{self, Combine};
 use super::cx::{Cx, Place, words};
 use super::driver::{Address, Launch, Limits};
@@ -17,10 +18,10 @@ use super::linear::matmul::Matmul;
 use super::linear::shared::Part;
 use super::linear::{self, Input};
 use super::mixture::{
-    DOWN, LAYERS, Mixture, UP, entries, has_pairs, is_sorted, lanes_log2, most_tiles, on_halves, products,
-    shares, slot_geometry, table_bytes, tile_part, work,
+    DOWN, LAYERS, Mixture, UP, entries, has_adapters, has_pairs, is_sorted, lanes_log2, most_tiles,
+    on_halves, products, shares, slot_geometry, table_bytes, tile_part, work,
 };
-use super::op::Op;
+use super::op::{Op, Ops};
 use super::params::{
     ACT_NONE, EXPERTS_MAX, EXPERTS_MAX_USED, ExpertsParams, GROUPS_MAX, InputParams, LINEAR_THREADS,
     MIX_THREADS, MMA_HALVES_SHARED_BYTES, MMA_ROWS, MixParams, NextWeights, ROUTE_THREADS, ROUTING_CHOSEN,
@@ -34,6 +35,12 @@ pub const STAGE: &str = "experts";
 pub const TILES: &str = "tiles";
 pub const ROUTE: KernelName = KernelName::single("route");
 pub const MIX: KernelName = KernelName::single("mix");
+
+/// A mixture, in steps whose rows use adapters or in others.
+pub struct Mixed<'a> {
+    pub s: &'a Experts,
+    pub adapted: bool,
+}
 
 struct Layer<'a> {
     linear: &'a Linear,
@@ -192,12 +199,19 @@ fn by_row<T: bytemuck::Pod>(
 /// The router's product, for steps whose rows are not sorted.
 fn router(s: &Experts, logits: Place) -> Layers<'_> {
     let input = Input { x: s.x, norm: Some(s.norm_of_router()), rows: RowsOf::Step };
-    Layers { stage: "logits", layers: vec![(&s.router, logits)], input, from: None, soft_cap: None }
+    let layers = vec![(&s.router, logits)];
+    Layers { stage: "logits", layers, input, from: None, soft_cap: None, fused: None }
 }
 
-impl Op for &Experts {
+/// The operations of the router's adapters.
+fn adapters_of_router(s: &Experts, logits: Place) -> Ops<'_> {
+    let Layers { layers, input, .. } = router(s, logits);
+    adapters::lower(layers, input)
+}
+
+impl Op for Mixed<'_> {
     fn kernels(&self, p: &Program, limits: Limits) -> Result<Vec<KernelName>, String> {
-        let s = *self;
+        let Self { s, adapted } = *self;
         if s.input.is_some() {
             let what =
                 "experts: those of a latent vector (Nemotron 3 Super) run only on the CPU (backend cpu)";
@@ -238,14 +252,21 @@ impl Op for &Experts {
             }
         }
         names.extend([ROUTE, MIX]);
-        names.extend((!has_pairs(p, s)).then_some(combine::KERNEL));
+        names.extend((adapted || !has_pairs(p, s)).then_some(combine::KERNEL));
+        if adapted {
+            for op in adapters_of_router(s, Place::Kept(0)) {
+                names.extend(op.kernels(p, limits)?);
+            }
+            names.extend(adapters::kernels_of_experts(p, s)?);
+        }
         Ok(names)
     }
 
     fn add_macs(&self, p: &Program, all: &mut Macs) {
-        linear::add_macs(p, &[&self.router], all);
-        let share = self.n_used as f64 / self.experts.len() as f64;
-        for linear in self.experts.iter().flat_map(Expert::layers) {
+        let s = self.s;
+        linear::add_macs(p, &[&s.router], all);
+        let share = s.n_used as f64 / s.experts.len() as f64;
+        for linear in s.experts.iter().flat_map(Expert::layers) {
             let w = p.weight_decl(linear.w);
             let macs = ((w.rows * w.cols) as f64 * share) as u64;
             // Tiles multiply codes as halves, and ternary weights without tensor cores.
@@ -257,7 +278,7 @@ impl Op for &Experts {
     }
 
     fn launches(&self, cx: &Cx<'_>) -> Vec<Launch> {
-        let s = *self;
+        let Self { s, adapted } = *self;
         let Experts {
             x: buf,
             ref norm,
@@ -283,13 +304,16 @@ impl Op for &Experts {
             // The router runs as an expert that every row uses, in tiles of neighbouring rows.
             let norm = Some(s.norm_of_router());
             let of_all = Layer { linear: router, at: entries(s) - 1, act: ACT_NONE, x, norm, out: logits };
-            let work = Work { rows: experts.len(), paired: false };
+            let work = Work::new(experts.len(), false);
             let chunks = self::products(p, router).expect("it was uploaded").chunks(dim);
             let lanes_log2 = geometry::lanes_log2(cx.limits, chunks, work);
             let blocks = Blocks::by_tile(cx, router, rows.div_ceil(MMA_ROWS as usize), work, lanes_log2);
             all.push(launch(cx, s, &of_all, &blocks, |params| params.routes.n_tiles = 0));
         } else {
             all.extend(self::router(s, Place::At(logits)).launches(cx));
+        }
+        if adapted {
+            all.extend(adapters_of_router(s, Place::At(logits)).iter().flat_map(|op| op.launches(cx)));
         }
         if sorted || routes_first {
             all.push(route(cx, s, logits, sorted));
@@ -306,7 +330,9 @@ impl Op for &Experts {
             |params: &mut ExpertsParams| params.logits = if sorted || routes_first { 0 } else { logits };
         let of =
             |at: usize, act: u32, out: Address| Layer { linear: LAYERS[at](first), at, act, x, norm, out };
-        if has_pairs(p, s) {
+        // Adapters change the products before the activation function.
+        let is_apart = adapted && has_adapters(s, &[0, UP]);
+        if has_pairs(p, s) && !is_apart {
             all.push(launch(cx, s, &of(0, combine::act(act), hidden), &blocks(0), choose));
         } else {
             // The first launch chooses the experts.
@@ -316,6 +342,13 @@ impl Op for &Experts {
                 all.push(launch(cx, s, &of_up, &blocks(UP), |_| ()));
             } else {
                 all.push(launch(cx, s, &of_up, &blocks(UP), choose));
+            }
+            if is_apart {
+                let (norms, x) = adapters::input_of_experts(cx, s);
+                let gate = first.gate.as_ref().map(|_| (0, gates));
+                let layers: Vec<_> = gate.into_iter().chain([(UP, hidden)]).collect();
+                all.extend(norms);
+                all.extend(adapters::of_slots(cx, s, &layers, x, true));
             }
             let of_slots = Combine {
                 gate: first.gate.as_ref().map(|_| Place::At(gates)),
@@ -330,13 +363,17 @@ impl Op for &Experts {
         }
         let (to, adds) = (cx.buf(out.unwrap_or(buf)), u32::from(out.is_none()));
         let down = Layer { x: hidden, norm: None, ..of(DOWN, ACT_NONE, products) };
+        let has_more = adapted && has_adapters(s, &[DOWN]);
         all.push(launch(cx, s, &down, &blocks(DOWN), |params| {
-            if !sorted {
+            if !sorted && !has_more {
                 (params.x, params.adds) = (to, adds);
                 params.step = cx.tables();
             }
         }));
-        if sorted {
+        if has_more {
+            all.extend(adapters::of_slots(cx, s, &[(DOWN, products)], hidden, false));
+        }
+        if sorted || has_more {
             let routes = routes(cx, s);
             let params = MixParams { step: cx.tables(), routes, products, x: to, cols: dim as u32, adds };
             all.push(by_row(cx, MIX, [dim.div_ceil(MIX_THREADS as usize), rows], MIX_THREADS, &params));

@@ -3,6 +3,7 @@
 //! only `combine` implements: in the kernels of the stage it would cost registers and time for all other
 //! activations.
 
+use super::adapters;
 use super::combine::{self, Combine};
 use super::cx::{Cx, Place};
 use super::driver::{Launch, Limits};
@@ -19,31 +20,46 @@ use sterna_program::{Act, FfnIn, Linear, Program, RowsOf};
 /// Both products and the activation in one kernel.
 struct Fused<'a>(&'a FfnIn);
 
-pub fn lower<'a>(p: &Program, s: &'a FfnIn) -> Ops<'a> {
+pub fn lower<'a>(p: &Program, s: &'a FfnIn, adapted: bool) -> Ops<'a> {
     // The norm and its input are in `input`.
     let FfnIn { x: _, norm: _, ref gate, ref up, act, ref share, times, cutoff, h } = *s;
     let (h, cols) = (Place::Buf(h), p.buf_decl(h).cols);
-    let products = |layers| Layers { stage: "logits", layers, input: input(s), from: None, soft_cap: None };
+    let products = |layers: Vec<(&'a Linear, Place)>, fused| {
+        let of_adapters = if adapted { adapters::lower(layers.clone(), input(s)) } else { Vec::new() };
+        let products = Layers { stage: "logits", layers, input: input(s), from: None, soft_cap: None, fused };
+        let mut ops: Ops<'a> = vec![Box::new(products)];
+        ops.extend(of_adapters);
+        ops
+    };
+    let has_adapters = adapted && linears(s).iter().any(|linear| !linear.lora.is_empty());
     let mut ops: Ops<'a> = Vec::new();
     if matches!(act, Act::Xielu(_)) || cutoff.is_some() {
         // Its `kernels` rejects the activation function and the cutoff.
         return vec![Box::new(Fused(s))];
     }
-    if act != Act::Gelu && linear::together(p, &linears(s)).is_some() {
+    let is_fused = act != Act::Gelu && linear::together(p, &linears(s)).is_some();
+    if is_fused && !has_adapters {
         ops.push(Box::new(Fused(s)));
     } else {
         let gate = gate.as_ref().map(|gate| (gate, Place::Kept(0)));
-        ops.push(Box::new(products(gate.into_iter().chain([(up, h)]).collect())));
+        let layers = gate.into_iter().chain([(up, h)]).collect();
+        ops.extend(products(layers, is_fused.then(|| work(p, s))));
         let (gate, act) = (gate.map(|(_, at)| at), combine::act(act));
         ops.push(Box::new(Combine { gate, y: h, out: h, cols, act, add: false, each: 1 }));
     }
     if let Some(share) = share {
-        ops.push(Box::new(products(vec![(share, Place::Kept(0))])));
+        ops.extend(products(vec![(share, Place::Kept(0))], None));
         ops.push(Box::new(Combine::by_gate(Place::Kept(0), h, cols, ACT_SHARE)));
     }
     let times = times.map(|times| Combine::by_gate(Place::Buf(times), h, cols, ACT_TIMES));
     ops.extend(times.map(|times| Box::new(times) as Box<dyn Op>));
     ops
+}
+
+/// Work of the kernel for both products.
+fn work(p: &Program, s: &FfnIn) -> Work {
+    let rows = linears(s).iter().map(|linear| p.weight_decl(linear.w).rows).sum();
+    Work::new(rows, s.gate.is_some())
 }
 
 fn linears(s: &FfnIn) -> Vec<&Linear> {
@@ -78,7 +94,7 @@ impl Op for Fused<'_> {
         let gate = s.gate.as_ref().map_or(NO_LINEAR, |gate| layer_params(cx.weights, gate));
         let up = layer_params(cx.weights, &s.up);
         let (h, act) = (cx.buf(s.h), combine::act(s.act));
-        let work = Work { rows: (gate.rows + up.rows) as usize, paired: s.gate.is_some() };
+        let work = work(cx.p, s);
         let params = |in_| FfnInParams { step: cx.tables(), in_, gate, up, h, act, reserved: 0 };
         linear::launches(cx, "ffn_in", &s.up, &input(s), work, params)
     }

@@ -4,7 +4,8 @@ use super::kernel_name::KernelName;
 use super::linear::matmul::Matmul;
 use super::weight::{self, Mma, WeightFormat};
 use super::{
-    attend, combine, conv, delta, experts, hadamard, heads, kv, latent_in, mamba, post_norm, profile, sample,
+    adapters, add_vector, attend, combine, conv, delta, experts, hadamard, heads, kv, latent_in, logits,
+    mamba, post_norm, profile, sample,
 };
 
 /// Every kernel that this backend may ask a driver for. A driver's `Kernel` is an index into it.
@@ -21,7 +22,8 @@ pub fn all() -> impl Iterator<Item = KernelName> {
         .into_iter()
         .chain(heads::KERNELS)
         .chain(post_norm::KERNELS)
-        .chain([sample::KERNEL, profile::KERNEL]);
+        .chain(adapters::KERNELS)
+        .chain([add_vector::KERNEL, logits::SOFT_CAP, sample::KERNEL, profile::KERNEL]);
     with_kernels.flat_map(of_type).chain(of_codec).chain(single)
 }
 

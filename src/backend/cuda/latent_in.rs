@@ -52,7 +52,8 @@ pub fn lower<'a>(p: &Program, s: &'a LatentIn) -> Ops<'a> {
         Some((wa, _)) => (wa, latent),
         None => (wq, parts),
     };
-    let of = |layers, input, from| Layers { stage: "latent_in", layers, input, from, soft_cap: None };
+    let of =
+        |layers, input, from| Layers { stage: "latent_in", layers, input, from, soft_cap: None, fused: None };
     let mut ops: Ops<'a> = vec![Box::new(of(vec![first, (wkv, keys)], input, None))];
     if let Some((_, norm)) = q_latent {
         let input = Input { norm: Some(norm), ..input };
@@ -156,7 +157,7 @@ impl Op for Heads<'_> {
         let (first, decl) = (&layers[0], cx.p.weight_decl(layers[0].w));
         let products = Products::of(decl.ty, first.act).expect("it was uploaded");
         let (chunks, shared) = (products.chunks(decl.cols), shared_bytes(products, decl.cols, 1));
-        let work = Work { rows: decl.rows * layers.len(), paired: false };
+        let work = Work::new(decl.rows * layers.len(), false);
         let lanes_log2 = geometry::lanes_log2(cx.limits, chunks, work);
         let units = decl.rows.div_ceil(32 >> lanes_log2);
         let shares = shares(cx.limits, shared, cx.shape.rows * layers.len(), units.div_ceil(WARPS));

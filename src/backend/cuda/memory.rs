@@ -1,5 +1,6 @@
 //! Addresses of the memory of a compiled program. `exec/memory.rs` allocates it.
 
+use super::adapter_tables::AdapterTables;
 use super::bases::Bases;
 use super::driver::Address;
 use super::head_tables::HeadTables;
@@ -30,6 +31,7 @@ pub struct Memory {
     /// Rotated bases, and rows in them.
     pub bases: Bases,
     pub mixture: Mixture,
+    pub adapters: AdapterTables,
     pub heads: HeadTables,
     /// One per rotary embedding.
     pub ropes: Vec<RopeParams>,

@@ -78,7 +78,8 @@ impl Mixture {
         let rows = p.limits.rows;
         let slots = |s: &Experts| rows * s.n_used;
         let ffn_dim = |s: &Experts| p.weight_decl(s.experts[0].up.w).rows;
-        let gates = |s: &Experts| if has_pairs(p, s) || s.experts[0].gate.is_none() { 0 } else { slots(s) };
+        let is_apart = |s: &Experts| !has_pairs(p, s) || has_adapters(s, &[0, UP]);
+        let gates = |s: &Experts| if is_apart(s) && s.experts[0].gate.is_some() { slots(s) } else { 0 };
         let arrived = |s: &Experts| {
             let shares = |rows: &usize| match is_sorted(p, s, limits, *rows) {
                 true => 0,
@@ -131,6 +132,12 @@ pub fn products(p: &Program, linear: &Linear) -> Option<Products> {
 pub fn has_pairs(p: &Program, s: &Experts) -> bool {
     let Expert { gate, up, down: _ } = &s.experts[0];
     gate.as_ref().is_some_and(|gate| gate.act == up.act && products(p, gate) == products(p, up))
+}
+
+/// True if some expert has adapters for one of the layers, which are numbered as in [`LAYERS`].
+pub fn has_adapters(s: &Experts, layers: &[usize]) -> bool {
+    let has_some = |layer: &usize| s.experts.iter().any(|expert| !LAYERS[*layer](expert).lora.is_empty());
+    layers.iter().any(has_some)
 }
 
 /// True if no mixture of a program sorts the rows of a step of `rows` rows, so that only the weights of
@@ -193,16 +200,16 @@ pub fn shares(limits: Limits, shared_bytes: usize, others: usize, most: usize) -
 pub fn work(p: &Program, s: &Experts, layer: usize) -> Work {
     let paired = layer != DOWN && has_pairs(p, s);
     let rows = p.weight_decl(LAYERS[layer](&s.experts[0]).w).rows;
-    Work { rows: if paired { 2 * rows } else { rows }, paired }
+    Work::new(if paired { 2 * rows } else { rows }, paired)
 }
 
 /// Lanes that share a row of an expert's layer: the same for any step, so that a row's result has the same
 /// bits.
 pub fn lanes_log2(p: &Program, s: &Experts, limits: Limits, layer: usize) -> u32 {
-    let Work { rows, paired } = work(p, s, layer);
+    let Work { rows, paired, .. } = work(p, s, layer);
     let linear = LAYERS[layer](&s.experts[0]);
     let chunks = products(p, linear).map_or(0, |products| products.chunks(p.weight_decl(linear.w).cols));
-    geometry::lanes_log2(limits, chunks, Work { rows: rows * s.n_used, paired })
+    geometry::lanes_log2(limits, chunks, Work::new(rows * s.n_used, paired))
 }
 
 /// Shared memory of a block that processes a slot, and blocks per slot.

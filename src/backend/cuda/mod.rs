@@ -12,6 +12,8 @@
 //!
 //! This file only exports: no file of the folder imports from it.
 
+mod adapter_tables;
+mod adapters;
 mod add_vector;
 mod alloc;
 mod altup;

@@ -1,6 +1,7 @@
 //! A projection added to the residual stream. If the product or the residual is normalised first, or the sum
 //! has a factor, the layer only writes the product, and a second launch, one block per row, does the rest.
 
+use super::adapters;
 use super::combine::Combine;
 use super::cx::{Cx, Place};
 use super::driver::{Launch, Limits};
@@ -18,22 +19,29 @@ use sterna_program::{Program, ProjAdd, RowsOf};
 /// The product and the addition in one kernel.
 struct Fused<'a>(&'a ProjAdd);
 
-pub fn lower<'a>(p: &Program, s: &'a ProjAdd) -> Ops<'a> {
+pub fn lower<'a>(p: &Program, s: &'a ProjAdd, adapted: bool) -> Ops<'a> {
     let ProjAdd { y: _, ref w, ref post, ref residual, scale, x } = *s;
+    let of_adapters = |out| if adapted { adapters::lower(vec![(w, out)], input(s)) } else { Vec::new() };
     let is_normed = post.is_some() || residual.is_some() || scale != 1.0;
     if !is_normed && linear::together(p, &[w]).is_some() {
-        return vec![Box::new(Fused(s))];
+        let mut ops: Ops<'a> = vec![Box::new(Fused(s))];
+        ops.extend(of_adapters(Place::Buf(x)));
+        return ops;
     }
     let (product, cols) = (Place::Kept(0), p.weight_decl(w.w).rows);
     let stage = if is_normed { "logits" } else { "proj_add" };
-    let products = Layers { stage, layers: vec![(w, product)], input: input(s), from: None, soft_cap: None };
+    let layers = vec![(w, product)];
+    let products = Layers { stage, layers, input: input(s), from: None, soft_cap: None, fused: None };
+    let mut ops: Ops<'a> = vec![Box::new(products)];
+    ops.extend(of_adapters(product));
     if is_normed {
         let norms = [post.as_ref(), residual.as_ref()];
-        return vec![Box::new(products), Box::new(PostNorm { norms, product, x, cols, scale })];
+        ops.push(Box::new(PostNorm { norms, product, x, cols, scale }));
+    } else {
+        let out = Place::Buf(x);
+        ops.push(Box::new(Combine { gate: None, y: product, out, cols, act: ACT_NONE, add: true, each: 1 }));
     }
-    let out = Place::Buf(x);
-    let combine = Combine { gate: None, y: product, out, cols, act: ACT_NONE, add: true, each: 1 };
-    vec![Box::new(products), Box::new(combine)]
+    ops
 }
 
 /// A norm of the layer is its input's only one.
@@ -52,7 +60,7 @@ impl Op for Fused<'_> {
 
     fn launches(&self, cx: &Cx<'_>) -> Vec<Launch> {
         let (w, x) = (layer_params(cx.weights, &self.0.w), cx.buf(self.0.x));
-        let work = Work { rows: w.rows as usize, paired: false };
+        let work = Work::new(w.rows as usize, false);
         let params = |in_| ProjAddParams { step: cx.tables(), in_, w, x };
         linear::launches(cx, "proj_add", &self.0.w, &input(self.0), work, params)
     }

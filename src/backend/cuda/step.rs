@@ -11,6 +11,7 @@ use super::params::{
 };
 use super::picks::Picks;
 use super::tiled::most_tiles;
+use crate::device::adapters::{AdaptersAt, Tiles};
 use crate::device::step::{Image, PagesAt};
 use crate::device::tiles::Tiling;
 use crate::{BackendError, device};
@@ -35,6 +36,7 @@ struct Sections {
     /// Per row, for programs whose rows see later positions or have token types.
     texts: Range<usize>,
     pages: PagesAt,
+    adapters: AdaptersAt,
 }
 
 /// Words for the changes to a row's logits.
@@ -62,7 +64,8 @@ impl Sections {
         let n_texts = if of_texts { limits.rows } else { 0 };
         let texts = runs.end..runs.end + n_texts * words::<StepText>();
         let pages = PagesAt::new(texts.end, limits);
-        Self { sampling, rows, outputs, tiles, changes, runs, texts, pages }
+        let adapters = AdaptersAt::new(pages.end(), p);
+        Self { sampling, rows, outputs, tiles, changes, runs, texts, pages, adapters }
     }
 }
 
@@ -93,13 +96,13 @@ fn step_sampling(how: &Sampling, mailbox: u32, changes: u32) -> StepSampling {
 impl StepMemory {
     pub fn new<A: Allocator + ?Sized>(on: &mut A, p: &Program) -> Result<Self, BackendError> {
         let sections = Sections::of(p);
-        let base = on.buffer("tables of a step", 4 * sections.pages.end() as u64)?;
+        let base = on.buffer("tables of a step", 4 * sections.adapters.end() as u64)?;
         Ok(Self { base, sections })
     }
 
     /// Contents of the tables before the first step.
     pub fn image(&self) -> Image {
-        Image::new(self.sections.pages.end())
+        Image::new(self.sections.adapters.end())
     }
 
     fn at(&self, word: usize) -> Address {
@@ -151,13 +154,25 @@ impl StepMemory {
         if texts.is_empty() { 0 } else { self.at(texts.start) }
     }
 
+    /// Address of each sequence's adapters.
+    pub fn adapters(&self) -> Address {
+        self.at(self.sections.adapters.seqs)
+    }
+
+    /// Addresses of the number of tiles of rows that use adapters, and of the tiles: of the step's rows, or
+    /// of those that request logits.
+    pub fn adapter_tiles(&self, of_outputs: bool) -> [Address; 2] {
+        let (AdaptersAt { counts, tiles, .. }, which) = (self.sections.adapters, usize::from(of_outputs));
+        [self.at(counts + which), self.at(tiles[which])]
+    }
+
     /// Address of the tiles of the step's rows, for attention.
     pub fn tiles(&self) -> Address {
         self.at(self.sections.tiles)
     }
 
-    /// Writes a step that fits the program. Its rows of logits have `n_vocab` elements each; the tiles of its
-    /// rows are written if attention uses them.
+    /// Writes a step that fits the program, and returns the tiles of rows that use adapters. Its rows of
+    /// logits have `n_vocab` elements each; the tiles of its rows are written if attention uses them.
     pub fn write(
         &self,
         driver: &mut dyn Driver,
@@ -166,8 +181,9 @@ impl StepMemory {
         n_vocab: usize,
         picks: &Picks,
         tiling: Option<Tiling>,
-    ) -> Result<(), BackendError> {
-        let Sections { sampling, rows, outputs, tiles, changes, ref runs, ref texts, pages } = self.sections;
+    ) -> Result<Tiles, BackendError> {
+        let Sections { sampling, rows, outputs, tiles, changes, ref runs, ref texts, pages, adapters } =
+            self.sections;
         let mut n_tiles = 0;
         for tile in tiling.into_iter().flat_map(|tiling| device::tiles::tiles(step.rows, tiling)) {
             let tile = StepTile { first: tile.start as u32, rows: tile.len() as u32 };
@@ -246,6 +262,8 @@ impl StepMemory {
             image.bring(at..at + of_row(output).len() * words::<TokenChange>(), &mut write)?;
         }
         const { assert!(device::step::NO_PAGE == NO_PAGE) };
-        image.bring_pages(step.pages, pages, write)
+        let adapted = adapters.bring(image, step, &mut write)?;
+        image.bring_pages(step.pages, pages, write)?;
+        Ok(adapted)
     }
 }

@@ -257,8 +257,11 @@ impl Layout {
     /// True if the CPU can compute with everything that is streamed. It returns the bare products of queries,
     /// keys and values: a stage without one of these, or with more work before the heads are separated, is
     /// not computable, nor are the inputs of latent attention. In a step with the CPU nothing is copied, so
-    /// the GPU cannot take over.
+    /// the GPU cannot take over. Neither does the CPU know the adapters of rows.
     pub fn is_computable(&self, p: &Program) -> bool {
+        if !p.adapters.is_empty() {
+            return false;
+        }
         let streamed = self.streamed(p);
         let is_streamed = |linear: &Linear| streamed[linear.w.0 as usize];
         !p.stages.iter().any(|(_, stage)| match stage {

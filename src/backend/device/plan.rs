@@ -5,10 +5,6 @@ use crate::BackendError;
 /// Most rows per step: they are a grid dimension, whose limit this is.
 pub const MAX_ROWS: usize = 65_535;
 
-/// The entry for a stage with LoRA adapters.
-pub const NO_ADAPTERS: &str =
-    "LoRA adapters: they run on the CPU and wgpu, or merged into the model's file by `sterna convert`";
-
 /// The entry for a stage of latent attention with LoRA adapters.
 pub const ADAPTERS_OF_LATENT: &str = "LoRA adapters of latent attention: they run on the CPU";
 

@@ -1,6 +1,7 @@
 //! Allocation of a compiled program's memory before its first step, or only its count for a plan.
 
 use crate::BackendError;
+use crate::cuda::adapter_tables::AdapterTables;
 use crate::cuda::alloc::Allocator;
 use crate::cuda::attend::{self, Cut};
 use crate::cuda::bases::Bases;
@@ -56,6 +57,7 @@ pub fn alloc<A: Allocator + ?Sized>(
     let products = on.buffer("intermediate products", 4 * (products * p.limits.rows) as u64)?;
     let bases = Bases::new(on, p)?;
     let mixture = Mixture::new(on, p, limits, shapes)?;
+    let adapters = AdapterTables::new(on, p)?;
     let heads = HeadTables::new(on, p)?;
     let raw = p.kvs.iter().map(|decl| kv::raw_bytes(decl, p.limits.rows)).max().unwrap_or(0);
     let raw = on.buffer("new keys and values", raw)?;
@@ -88,6 +90,7 @@ pub fn alloc<A: Allocator + ?Sized>(
         rounded,
         bases,
         mixture,
+        adapters,
         heads,
         ropes,
         step,
@@ -117,5 +120,6 @@ pub fn fill(
     }
     memory.bases.fill(driver, p)?;
     memory.heads.fill(driver, p, weights)?;
+    memory.adapters.fill(driver, p, weights)?;
     memory.mixture.fill(driver, p, weights, in_place)
 }

@@ -21,12 +21,12 @@ use super::tiled::{MMA_LEAST, is_tiled};
 use super::weight::{DeviceWeight, Products};
 use super::{attend, heads, mixture};
 use crate::device::pages;
-use crate::device::plan::{Missing, NO_ADAPTERS};
+use crate::device::plan::{ADAPTERS_OF_LATENT, Missing};
 use crate::device::sampling::Sampler;
 use crate::device::step::Image;
 use crate::device::tiles::Tiling;
 use crate::{BackendError, DeviceMemory, KvPage, MinBatch, Overhead, StageTime, assert_declared};
-use sterna_program::{Buf, Program, Sampling, Step};
+use sterna_program::{Buf, Program, Sampling, Stage, Step};
 use variant::{Recorder, Variant};
 
 /// A program with its memory and launches.
@@ -67,8 +67,12 @@ const SHAPES: [usize; 11] = [1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096];
 /// Smallest of these shapes for rows in tiles, of which smaller steps are only the ends of prompts.
 const TILED: usize = 64;
 
+/// Rows of the shapes that are also recorded for steps whose rows use adapters: a recording takes memory.
+const ADAPTED: [usize; 6] = [1, 8, 32, 128, 512, 2048];
+
 /// Shapes that launches are recorded for: [`SHAPES`] up to the limits, each for one row of logits and for the
-/// maximum, and those from [`TILED`] on, or the largest, also for rows in tiles.
+/// maximum, and those from [`TILED`] on, or the largest, also for rows in tiles. For a program with adapters,
+/// some of them once more ([`ADAPTED`]).
 fn shapes(p: &Program, of_card: Limits) -> Vec<Shape> {
     let limits = p.limits;
     let mut rows: Vec<usize> = SHAPES.into_iter().filter(|rows| *rows < limits.rows).collect();
@@ -79,8 +83,17 @@ fn shapes(p: &Program, of_card: Limits) -> Vec<Shape> {
         let outputs = if most == 1 { vec![1] } else { vec![1, most] };
         let tiles = can_tile && rows >= MMA_LEAST && (rows >= TILED || rows == limits.rows);
         let tiled = [false, true].into_iter().filter(move |tiled| !tiled || tiles);
-        let outputs = outputs.into_iter();
-        outputs.flat_map(move |outputs| tiled.clone().map(move |tiled| Shape { rows, outputs, tiled }))
+        let adapted = !p.adapters.is_empty() && (ADAPTED.contains(&rows) || rows == limits.rows);
+        let adapted = [false, true].into_iter().filter(move |with| !with || adapted);
+        let shape = move |outputs: usize, tiled: bool| {
+            adapted.clone().map(move |adapted| Shape { rows, outputs, tiled, adapted })
+        };
+        let tiled: Vec<bool> = tiled.collect();
+        let mut all = Vec::new();
+        for outputs in outputs {
+            tiled.iter().for_each(|tiled| all.extend(shape(outputs, *tiled)));
+        }
+        all
     };
     rows.into_iter().flat_map(with_outputs).collect()
 }
@@ -128,9 +141,8 @@ pub fn plan(
     p.check()?;
     let mut missing = Missing::of_rows(p.limits.rows);
     for (_, stage) in &p.stages {
-        if stage.has_adapters() {
-            missing.add(NO_ADAPTERS.to_owned());
-            continue;
+        if matches!(stage, Stage::LatentIn(_) | Stage::HeadProj(_)) && stage.has_adapters() {
+            missing.add(ADAPTERS_OF_LATENT.to_owned());
         }
         match Lowered::of(p, stage).kernels(p, driver.limits()) {
             Ok(names) => names
@@ -448,10 +460,11 @@ impl Compiled {
         self.memory.picks.assert_there(step);
         let tiling = self.tiling.filter(|tiling| is_tiled(step.rows, *tiling));
         let Memory { picks, step: memory, .. } = &self.memory;
-        memory.write(driver, &mut self.image, step, self.sampler.n_vocab(), picks, tiling)?;
+        let n_vocab = self.sampler.n_vocab();
+        let adapted = memory.write(driver, &mut self.image, step, n_vocab, picks, tiling)?;
         let fits = |shape: Shape| {
             let rows = step.rows.len() <= shape.rows && step.n_outputs() <= shape.outputs;
-            rows && shape.tiled == tiling.is_some()
+            rows && shape.tiled == tiling.is_some() && shape.adapted == adapted.are_any()
         };
         let variant = self.variants.iter().position(|variant| fits(variant.shape));
         Ok(Some(variant.expect("the last shape is the limits")))

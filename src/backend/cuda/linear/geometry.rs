@@ -20,6 +20,19 @@ pub struct Work {
     pub rows: usize,
     /// True if pairs of rows must be in the same warp.
     pub paired: bool,
+    /// Rows and pairing by which the number of lanes per row is chosen.
+    lanes_as: (usize, bool),
+}
+
+impl Work {
+    pub fn new(rows: usize, paired: bool) -> Self {
+        Self { rows, paired, lanes_as: (rows, paired) }
+    }
+
+    /// The same with as many lanes per row as other work, so that sums have the same bits.
+    pub fn with_lanes_of(self, other: Self) -> Self {
+        Self { lanes_as: other.lanes_as, ..self }
+    }
 }
 
 /// Blocks of a launch.
@@ -167,9 +180,10 @@ pub fn tiles_of_ints(of_weights: usize, rows: usize) -> usize {
 /// Lanes that share a row: 8, which read one cache line of it at a time; more if rows are long, or so few
 /// that there would be fewer than four warps per multiprocessor.
 pub fn lanes_log2(limits: Limits, chunks: usize, work: Work) -> u32 {
-    let most = if work.paired { 4 } else { 5 };
+    let (rows, paired) = work.lanes_as;
+    let most = if paired { 4 } else { 5 };
     let enough = |lanes: usize| {
-        let warps = work.rows * lanes / 32;
+        let warps = rows * lanes / 32;
         chunks <= 8 * lanes && (warps >= 4 * limits.multiprocessors as usize || chunks <= lanes)
     };
     (3..most).find(|log2| enough(1 << log2)).unwrap_or(most)

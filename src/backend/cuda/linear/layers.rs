@@ -22,6 +22,8 @@ pub struct Layers<'a> {
     /// Location of the rows, if they are not those of the input's buffer.
     pub from: Option<Place>,
     pub soft_cap: Option<f32>,
+    /// Work of a kernel that computes the same products in other steps, if there is one.
+    pub fused: Option<Work>,
 }
 
 impl Layers<'_> {
@@ -34,7 +36,8 @@ impl Layers<'_> {
         let of = |(linear, place): (&Linear, Place)| (layer_params(cx.weights, linear), cx.address(place));
         let (w, logits) = of(layers[0]);
         let (other, other_logits) = layers.get(1).map_or((NO_LINEAR, 0), |layer| of(*layer));
-        let work = Work { rows: (w.rows + other.rows) as usize, paired: false };
+        let work = Work::new((w.rows + other.rows) as usize, false);
+        let work = self.fused.map_or(work, |fused| work.with_lanes_of(fused));
         let params = |in_| LogitsParams {
             step: cx.tables(),
             in_,
