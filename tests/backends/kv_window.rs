@@ -36,14 +36,15 @@ fn attention_matches_the_decoded_codes() {
 /// An encoded page depends on its own positions only.
 #[test]
 fn encoded_pages_are_complete() {
-    for k in ["turboquant", "turboquant-4", "turboquant-mse", "tq3_0"] {
+    for k in ["turboquant", "turboquant-t", "turboquant-4", "turboquant-mse", "tq3_0"] {
         let mut attention = Attention::new(TWO_OF_TWO, k, k, KvWindow::default());
         let inputs = attention.case.numbers.values(2 * PAGE * DIM);
         let mut others = inputs.clone();
         others[..PAGE * DIM].reverse();
         let pages = windowed_pages(1, 6);
         let second = KvPage::Quantised(pages.seq(0)[1]);
-        for mut backend in cpus(&[1]).into_iter().chain(wgpus()).chain(simt(1)) {
+        let gpus = if k == "turboquant-t" { Vec::new() } else { wgpus() };
+        for mut backend in cpus(&[1]).into_iter().chain(gpus).chain(simt(1)) {
             let device = backend.device();
             let mut running = attention.case.on(&mut *backend);
             let mut encoded = |inputs: &[f32]| {
@@ -114,7 +115,7 @@ fn attention_matches_keys_in_two_groups() {
 /// Codes of trellises of keys and values, or of values alone.
 #[test]
 fn attention_matches_the_codes_of_trellises() {
-    for head_dim in [32, 128] {
+    for (head_dim, on_cpu) in [(32, true), (64, false), (128, true), (256, false)] {
         let heads = Heads { head_dim, ..TWO_OF_TWO };
         let bases = Some(leak(bases(head_dim, false)));
         for (k, trellis) in [("turboquant-t", [true, true]), ("turboquant", [false, true])] {
@@ -124,8 +125,13 @@ fn attention_matches_the_codes_of_trellises() {
                 ("the other codes of keys", Rule { trellis: [!trellis[0], true], ..rule }),
                 ("the mean of the first page", Rule { centre: Centre::FirstPage, ..rule }),
             ];
-            let backends = cpus(&[1, 3]).into_iter().collect();
-            support::case::window::attends_as(heads, [k, "turboquant-t"], rule, &wrong, 330, backends);
+            // Cards have no kernels for values alone.
+            let on_cards = if trellis[0] { simt(1) } else { None };
+            let on_cpu = if on_cpu { cpus(&[1, 3]) } else { Vec::new() };
+            let backends: Vec<_> = on_cpu.into_iter().chain(on_cards).collect();
+            if !backends.is_empty() {
+                support::case::window::attends_as(heads, [k, "turboquant-t"], rule, &wrong, 330, backends);
+            }
         }
     }
 }
@@ -162,13 +168,17 @@ fn heads_of_every_shape_over_codes_on_cards() {
 fn over_codes(on_cards: fn() -> Vec<Box<dyn Backend>>) {
     let all =
         [(1, 1, 128), (2, 3, 128), (1, 8, 128), (1, 9, 64), (2, 1, 64), (1, 17, 64), (1, 5, 32), (1, 3, 256)];
-    for (codec, bits, shapes) in
-        [("turboquant-mse", 3, &all[..]), ("turboquant-4", 4, &all[1..4]), ("turboquant", 3, &all[..])]
-    {
+    for (codec, bits, shapes) in [
+        ("turboquant-mse", 3, &all[..]),
+        ("turboquant-4", 4, &all[1..4]),
+        ("turboquant", 3, &all[..]),
+        ("turboquant-t", 3, &all[3..6]),
+    ] {
         for &(n_kv_heads, group, head_dim) in shapes {
             let heads = Heads { n_kv_heads, group, head_dim, value_scale: 1.0 };
-            let bases = (codec == "turboquant").then(|| &leak(bases(head_dim, false))[..n_kv_heads]);
-            let rule = Rule { bits, bases, ..RIGHT };
+            let has_bases = ["turboquant", "turboquant-t"].contains(&codec);
+            let bases = has_bases.then(|| &leak(bases(head_dim, false))[..n_kv_heads]);
+            let rule = Rule { bits, bases, trellis: [codec == "turboquant-t"; 2], ..RIGHT };
             let window = KvWindow { sink_pages: rule.sink_pages, newest_pages: rule.window_pages };
             let mut attention = Attention::new(heads, codec, codec, window);
             // With the first draws, an element of a key is within float rounding of a threshold of codes.
@@ -498,8 +508,13 @@ fn missing_codecs_are_refused_with_an_alternative() {
         (
             "q5_1",
             "q5_1",
-            "attend__q5_1 (supported caches: f16, f32, q8_0, q4_0, turboquant, turboquant-4, turboquant-mse, \
-             tq3_0)",
+            "attend__q5_1 (supported caches: f16, f32, q8_0, q4_0, turboquant, turboquant-t, turboquant-4, \
+             turboquant-mse, tq3_0)",
+        ),
+        (
+            "turboquant",
+            "turboquant-t",
+            "attend with keys of turboquant and values of turboquant-t (one cache can mix f16, q8_0, q4_0)",
         ),
     ] {
         let options = EngineOptions {

@@ -188,10 +188,13 @@ impl KvForm {
     }
 }
 
-/// Remark in a list for codecs whose form has kernels on no device.
+/// Remark in a list for codecs whose form does not have kernels on every device.
 fn on_processor(form: KvForm) -> Option<&'static str> {
-    let blocks = matches!(form, KvForm::Bf16 | KvForm::Q4_1 | KvForm::Q5_0 | KvForm::Q5_1 | KvForm::Iq4Nl);
-    (blocks || matches!(form, KvForm::Trellis42 | KvForm::Trellis3)).then_some("on the CPU only")
+    match form {
+        KvForm::Bf16 | KvForm::Q4_1 | KvForm::Q5_0 | KvForm::Q5_1 | KvForm::Iq4Nl => Some("on the CPU only"),
+        KvForm::Trellis42 | KvForm::Trellis3 => Some("on the CPU and CUDA"),
+        _ => None,
+    }
 }
 
 /// The two sides of a KV cache, which may need different codecs: keys are multiplied with queries, values are
