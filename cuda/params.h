@@ -106,6 +106,8 @@
 /* Of those for heads of 257 to 512 elements. */
 #define ATTEND_THREADS_512 128
 #define APPEND_THREADS 128
+/* Of `append` over trellis codes, which it searches for. */
+#define APPEND_TRELLIS_THREADS 256
 #define SAMPLE_THREADS 256
 #define HEADS_THREADS 128
 #define COMBINE_THREADS 256
@@ -135,6 +137,13 @@
 
 /* Number of supported head_dims: powers of two. */
 #define CODES_DIMS 4
+
+/* Of keys in trellis codes, codes of the scale 1 of each group. */
+#define TRELLIS_ONE_FIRST 91
+#define TRELLIS_ONE_SECOND 151
+
+/* Elements on each side of the seam of a vector of trellis codes, at most. */
+#define TRELLIS_SEAM 16
 
 /* Elements of a piece: the unit in which a vector of codes is stored. */
 #define CODES_PIECE 16
@@ -464,6 +473,24 @@ struct KeyPlace {
     float of_query;
 };
 
+/* Values of trellis codes (ggml-types/src/turboquant/trellis.rs), two at a time: those of two neighbouring
+ * elements, by the codes that they follow from, the oldest in the low bits. In steps of 1 / 32. */
+struct TrellisTables {
+    /* Of 4-bit codes, by three codes, and of 2-bit codes, by four: pairs of int8, two pairs in a word. */
+    uint32_t four[2048];
+    uint32_t two[128];
+    /* Of 3-bit codes, by three: pairs of f16, not in steps. */
+    uint32_t three[512];
+};
+
+/* What caches of trellis codes have in common, in global memory. */
+struct TrellisParams {
+    struct TrellisTables tables;
+    /* Factor of the rotation of a group of keys, 1 / sqrt(head_dim / 2), for each head_dim from CODES_MIN_DIM
+     * on. */
+    float shrink[4];
+};
+
 /* KV cache of one layer, as codes. */
 struct CodedKvParams {
     struct CodesParams codes;
@@ -477,6 +504,8 @@ struct CodedKvParams {
     POINTER(uint64_t) clamped;
     /* [n_kv_heads, head_dim], for keys in two groups; or null. */
     POINTER(const struct KeyPlace) bases;
+    /* Of trellis codes; or null. */
+    POINTER(const struct TrellisParams) trellis;
     uint64_t page_bytes;
     uint32_t n_kv_heads;
     uint32_t head_dim;

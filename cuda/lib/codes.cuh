@@ -31,6 +31,9 @@
 #include "rotate.cuh"
 #include "step.cuh"
 
+// Steps of the logarithm of an 8-bit scale per octave.
+constexpr float kScaleSteps = 30.0f;
+
 // Packs the low two bits of 16 codes: those of element 4 g + n start at bit 16 (g / 2) + 4 n + 2 (g % 2), so
 // that a shift and a mask give a __byte_perm selector of four elements.
 DEVICE uint32_t pack_low(const uint8_t* codes) {
@@ -99,7 +102,7 @@ DEVICE Book value_book(const CodedKvParams& kv) {
 // elements.
 struct Codes3 {
     static constexpr uint32_t kBits = 3, kVectorBits = 3, kScales = 1;
-    static constexpr bool kGroups = false;
+    static constexpr bool kGroups = false, kSearched = false;
     struct Query {};
     struct Piece {
         uint32_t low;
@@ -196,7 +199,7 @@ struct Codes3 {
 // 4-bit codes: a vector is n_pieces pairs of words, element 4 g + n of a piece at bit 16 g + 4 n.
 struct Codes4 {
     static constexpr uint32_t kBits = 4, kVectorBits = 4, kScales = 1;
-    static constexpr bool kGroups = false;
+    static constexpr bool kGroups = false, kSearched = false;
     struct Query {};
     using Piece = uint2;
 
@@ -336,6 +339,29 @@ enum class Part { kKey, kValue, kQuery };
 DEVICE Vector load_rotated(const CodedKvParams& kv, const float* from) {
     Vector v = load_vector(from, kv.head_dim);
     rotate(v, kv.codes);
+    return v;
+}
+
+// Loads a key or a query in the basis of its KV head; `factor` is that of the rotation of a group. All lanes
+// of a warp call it.
+DEVICE Vector load_in_basis(
+    const CodedKvParams& kv, const float* from, uint32_t head, Part part, float factor
+) {
+    const KeyPlace* places = kv.bases + head * kv.head_dim;
+    Vector v;
+    v.n = kv.head_dim / kWarpSize;
+#pragma unroll
+    for (uint32_t j = 0; j < kLaneElems; j++) {
+        v.x[j] = 0.0f;
+        if (j >= v.n) continue;
+        KeyPlace place = places[Vector::elem(j)];
+        v.x[j] = from[place.elem] * (part == Part::kQuery ? place.of_query : place.of_key);
+    }
+    // The vector may be stored where it was.
+    __syncwarp();
+    hadamard<true>(v);
+#pragma unroll
+    for (uint32_t j = 0; j < kLaneElems; j++) v.x[j] *= factor;
     return v;
 }
 

@@ -34,7 +34,7 @@ struct ProjectedQuery {
 // each counts half of the planes.
 struct CodesAndSigns {
     static constexpr uint32_t kBits = 2, kVectorBits = 3, kScales = 2;
-    static constexpr bool kGroups = false;
+    static constexpr bool kGroups = false, kSearched = false;
     using Query = ProjectedQuery;
     struct Piece {
         uint32_t low, signs;

@@ -11,15 +11,12 @@
 // In one kernel file only, since each would have its own.
 CONSTANT(SplitParams, split_params, CODES_DIMS);
 
-// Steps of the logarithm of a scale per octave.
-constexpr float kScaleSteps = 30.0f;
-
 // A vector is the pieces of the first group, 2 words each as in Codes4, then those of the second group: a
 // word each, elements i and 8 + i of the piece in the low and high half of nibble i. The scales are two
 // bytes, the first group's first.
 struct Codes42 {
     static constexpr uint32_t kVectorBits = 3, kScales = 1;
-    static constexpr bool kGroups = true;
+    static constexpr bool kGroups = true, kSearched = false;
     struct Query {};
     // 4-bit codes.
     using Piece = uint2;
@@ -105,21 +102,6 @@ struct KeysInGroups {
     // Loads a vector and transforms it as the cache requires. All lanes of a warp call it.
     DEVICE static Vector load(const CodedKvParams& kv, const float* from, uint32_t head, Part part) {
         if (part == Part::kValue) return load_rotated(kv, from);
-        const SplitParams& params = Keys::params(kv.head_dim);
-        const KeyPlace* places = kv.bases + head * kv.head_dim;
-        Vector v;
-        v.n = kv.head_dim / kWarpSize;
-#pragma unroll
-        for (uint32_t j = 0; j < kLaneElems; j++) {
-            v.x[j] = 0.0f;
-            if (j >= v.n) continue;
-            KeyPlace place = places[Vector::elem(j)];
-            v.x[j] = from[place.elem] * (part == Part::kQuery ? place.of_query : place.of_key);
-        }
-        // The vector may be stored where it was.
-        __syncwarp();
-        hadamard<true>(v);
-        shrink(v, params);
-        return v;
+        return load_in_basis(kv, from, head, part, Keys::params(kv.head_dim).shrink);
     }
 };

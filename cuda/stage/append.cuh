@@ -9,13 +9,15 @@
 // the bits of ggml-types/src/turboquant/mean.rs.
 //
 // Codes match lloyd.rs, prod.rs and split.rs in that folder, except where an element is within float rounding
-// of a border.
+// of a border. Trellis codes and their scales are those of trellis_vectors.rs to the bit: all warps of the
+// block search for those of a page, in integers that replace it.
 #pragma once
 
 #include "../lib/codes.cuh"
 #include "../lib/reduce.cuh"
 #include "../lib/rotate.cuh"
 #include "../lib/step.cuh"
+#include "../lib/trellis_search.cuh"
 
 struct AppendRoom {
     // [PAGE_POSITIONS]: the batch row that writes a position, or kNoRow.
@@ -27,6 +29,10 @@ struct AppendRoom {
     uint16_t* page;
     // [warps, head_dim]
     uint8_t* codes;
+    // Instead of `codes`, if codes are searched for: groups of vectors, [2, PAGE_POSITIONS], and the room of
+    // each warp.
+    Searched* searched;
+    uint32_t* search;
 
     DEVICE explicit AppendRoom(uint32_t head_dim) {
         source = reinterpret_cast<uint32_t*>(shared_memory());
@@ -34,6 +40,8 @@ struct AppendRoom {
         mean = reinterpret_cast<float*>(exact_mean + head_dim);
         page = reinterpret_cast<uint16_t*>(mean + head_dim);
         codes = reinterpret_cast<uint8_t*>(page + PAGE_POSITIONS * head_dim);
+        searched = reinterpret_cast<Searched*>(codes);
+        search = reinterpret_cast<uint32_t*>(searched + 2 * PAGE_POSITIONS);
     }
 };
 
@@ -247,22 +255,153 @@ struct Appended {
         if (threadIdx.x % kWarpSize == 0) *to.scale(pos) = uint16_t(scales);
     }
 
+    // A vector of `room.page`, of keys less `room.mean`.
+    DEVICE Vector vector_of_page(uint32_t pos) const {
+        Vector y;
+        y.n = head_dim() / kWarpSize;
+#pragma unroll
+        for (uint32_t j = 0; j < kLaneElems; j++) {
+            y.x[j] = 0.0f;
+            if (j >= y.n) continue;
+            y.x[j] = float_of_half(room.page[pos * head_dim() + Vector::elem(j)]);
+            if (part == 0) y.x[j] -= room.mean[Vector::elem(j)];
+        }
+        return y;
+    }
+
+    // Replaces the vectors of `room.page` by integers: those of each group have the magnitude 2^10 to 2^11.
+    DEVICE void to_integers() const {
+        for (uint32_t pos = warp(); pos < PAGE_POSITIONS; pos += warps()) {
+            Vector y = vector_of_page(pos);
+            // Values are one group.
+            auto in_second = [&](uint32_t j) { return part == 0 && Vector::elem(j) >= head_dim() / 2; };
+            float most[2] = {}, factors[2];
+            uint32_t squares[2] = {};
+            int32_t exponents[2];
+#pragma unroll
+            for (uint32_t j = 0; j < kLaneElems; j++) {
+                // Elements past the end are 0.
+                most[0] = fmaxf(most[0], in_second(j) ? 0.0f : fabsf(y.x[j]));
+                most[1] = fmaxf(most[1], in_second(j) ? fabsf(y.x[j]) : 0.0f);
+            }
+#pragma unroll
+            for (uint32_t group = 0; group < 2; group++) {
+                most[group] = reduce_lanes<Max>(most[group], kWarpSize);
+                // Differences of f16 and of products with an f16 are 0 or normal.
+                int32_t exponent = int32_t(__float_as_uint(most[group]) >> 23) - 127;
+                exponents[group] = most[group] == 0.0f ? 0 : 10 - exponent;
+                factors[group] = __uint_as_float(uint32_t(127 + exponents[group]) << 23);
+            }
+#pragma unroll
+            for (uint32_t j = 0; j < kLaneElems; j++) {
+                if (j >= y.n) continue;
+                bool second = in_second(j);
+                int32_t q = int32_t(rintf(y.x[j] * (second ? factors[1] : factors[0])));
+                squares[0] += second ? 0u : uint32_t(q * q);
+                squares[1] += second ? uint32_t(q * q) : 0u;
+                room.page[pos * head_dim() + Vector::elem(j)] = uint16_t(int16_t(q));
+            }
+#pragma unroll
+            for (uint32_t group = 0; group < 2; group++) {
+                squares[group] = reduce_lanes<Sum>(squares[group], kWarpSize);
+                if (threadIdx.x % kWarpSize == 0)
+                    room.searched[group * PAGE_POSITIONS + pos] = {exponents[group], squares[group], 0, 0, 0};
+            }
+        }
+        __syncthreads();
+        uint32_t n_groups = part == 0 ? 2 : 1;
+        for (uint32_t at = threadIdx.x; at < n_groups * PAGE_POSITIONS; at += blockDim.x)
+            room.searched[at].find_factor(head_dim() / n_groups);
+        __syncthreads();
+    }
+
+    // Searches for the codes of a group of all vectors; the warps take turns from the first one on. Returns
+    // the number of turns.
+    template <uint32_t kBits, uint32_t kWindow>
+    DEVICE uint32_t search(uint32_t group, uint32_t first_turn) const {
+        using Search = PathSearch<kBits, kWindow>;
+        constexpr uint32_t kTurns = PAGE_POSITIONS / Search::kVectors;
+        uint32_t n = part == 0 ? head_dim() / 2 : head_dim(), warps = this->warps();
+        Search search(kv.trellis->tables, SearchRoom(room.search + warp() * SearchRoom::words(head_dim())));
+        uint32_t begin = (warp() + warps - first_turn % warps) % warps;
+#pragma unroll 1
+        for (uint32_t turn = begin; turn < kTurns; turn += warps) {
+            uint32_t pos = turn * Search::kVectors + threadIdx.x % kWarpSize / Search::kStates;
+            uint16_t* q = room.page + pos * head_dim() + group * n;
+            search.find(q, n, room.searched[group * PAGE_POSITIONS + pos]);
+        }
+        return kTurns;
+    }
+
+    // The nearest f16 of a scale that is not negative, or the largest; and whether it is above that.
+    DEVICE static uint16_t half_of_scale(double scale, bool& clamped) {
+        // Rounded to odd first, which keeps ties of the second rounding apart.
+        uint32_t bits = __float_as_uint(float(scale));
+        if (double(__uint_as_float(bits)) > scale) bits--;
+        if (double(__uint_as_float(bits)) != scale) bits |= 1;
+        uint16_t half = half_bits(__uint_as_float(bits));
+        clamped = half >= 0x7c00u;
+        return clamped ? uint16_t(0x7bffu) : half;
+    }
+
+    // The code of the scale of a group of a key, with the given one for the scale 1: LogScale of split.rs.
+    DEVICE static uint32_t log_of_scale(double scale, int32_t one, bool& clamped) {
+        if (!(scale > 0.0)) return 0;
+        double code = round(double(kScaleSteps) * log2(scale)) + one;
+        clamped = clamped || code > 255.0;
+        return code <= 1.0 - kScaleSteps ? 0u : code < 1.0 ? 1u : code > 255.0 ? 255u : uint32_t(code);
+    }
+
+    // Encodes the page in `room.page` as trellis codes, keys less `room.mean`.
+    template <class C>
+    DEVICE void encode_searched(const CodedPage<C>& to) const {
+        to_integers();
+        if constexpr (C::kGroups) {
+            search<2, 6>(1, search<4, 8>(0, 0));
+        } else {
+            search<3, 6>(0, 0);
+        }
+        __syncthreads();
+        for (uint32_t pos = threadIdx.x; pos < PAGE_POSITIONS; pos += blockDim.x) {
+            bool clamped = false;
+            if constexpr (C::kGroups) {
+                uint32_t scales = 0;
+#pragma unroll
+                for (uint32_t group = 0; group < 2; group++) {
+                    const Searched& of = room.searched[group * PAGE_POSITIONS + pos];
+                    // The scale that makes inner products unbiased.
+                    uint32_t code = log_of_scale(of.scale(of.square, of.along),
+                        group == 0 ? TRELLIS_ONE_FIRST : TRELLIS_ONE_SECOND, clamped);
+                    scales |= code << (8 * group);
+                }
+                *to.scale(pos) = uint16_t(scales);
+            } else {
+                // The scale with the smallest error.
+                const Searched& of = room.searched[pos];
+                uint32_t along = of.along > 0 ? uint32_t(of.along) : 0u;
+                *to.scale(pos) = half_of_scale(of.scale(along, of.code_square), clamped);
+            }
+            if (clamped) atomicAdd(reinterpret_cast<unsigned long long*>(kv.clamped), 1ull);
+        }
+        uint32_t n_pieces = head_dim() / CODES_PIECE;
+        for (uint32_t at = threadIdx.x; at < PAGE_POSITIONS * n_pieces; at += blockDim.x) {
+            uint32_t pos = at / n_pieces, piece = at % n_pieces;
+            C::pack(to.vector(head_dim(), pos), n_pieces, piece, room.page + at * CODES_PIECE);
+        }
+        __syncthreads();
+    }
+
     // Encodes the page in `room.page` as codes, keys less `room.mean`.
     template <class C>
     DEVICE void encode(const CodedPage<C>& to, const Book& book) const {
         uint32_t n_pieces = head_dim() / CODES_PIECE;
         uint8_t* codes = room.codes + warp() * head_dim();
         for (uint32_t pos = warp(); pos < PAGE_POSITIONS; pos += warps()) {
-            Vector y, c;
-            y.n = head_dim() / kWarpSize;
+            Vector y = vector_of_page(pos), c;
             float squares = 0.0f;
 #pragma unroll
             for (uint32_t j = 0; j < kLaneElems; j++) {
-                y.x[j] = 0.0f;
-                if (j >= y.n) continue;
-                y.x[j] = float_of_half(room.page[pos * head_dim() + Vector::elem(j)]);
-                if (part == 0) y.x[j] -= room.mean[Vector::elem(j)];
-                squares = fmaf(y.x[j], y.x[j], squares);
+                if (j < y.n) squares = fmaf(y.x[j], y.x[j], squares);
             }
             squares = reduce_lanes<Sum>(squares, kWarpSize);
             __syncwarp();
@@ -301,7 +440,13 @@ struct Appended {
             take_mean(mean_at<C>(kv, page, head));
             Book book = {};
             if constexpr (!C::Keys::kGroups) book = C::key_book(kv);
-            encode(coded_keys<C>(kv, page, head), book);
+            if constexpr (C::Keys::kSearched) {
+                encode_searched(coded_keys<C>(kv, page, head));
+            } else {
+                encode(coded_keys<C>(kv, page, head), book);
+            }
+        } else if constexpr (C::Values::kSearched) {
+            encode_searched(coded_values<C>(kv, page, head));
         } else {
             encode(coded_values<C>(kv, page, head), value_book(kv));
         }

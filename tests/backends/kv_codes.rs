@@ -258,6 +258,79 @@ fn check_split(codec: &Split, y: &[f32], scales: &[f16], vector: &[u8]) -> usize
     ties
 }
 
+/// Element `i` of a stream of codes, low bits first.
+fn field(bytes: &[u8], bits: usize, i: usize) -> u8 {
+    (0..bits).map(|b| bits * i + b).enumerate().map(|(b, at)| (bytes[at / 8] >> (at % 8) & 1) << b).sum()
+}
+
+/// Compares a key in trellis codes with the codec's, bit by bit.
+fn check_trellis_key(y: &[f32], scales: &[f16], vector: &[u8]) {
+    let codec = TrellisSplit::new(y.len());
+    let (mut bytes, mut want) = (vec![0; codec.bytes()], vec![0; y.len()]);
+    codec.encode(y, &mut bytes, plain_search);
+    let want_scales = codec.split(&bytes, &mut want);
+    let half = y.len() / 2;
+    let got: Vec<u8> = (0..half)
+        .map(|i| field(vector, 4, i))
+        .chain((0..half).map(|i| field(&vector[half / 2..], 2, i)))
+        .collect();
+    assert_eq!((got, scales[0].to_bits().to_le_bytes()), (want, want_scales));
+}
+
+/// The same for a value, whose codes are 32 bits per piece and then 16 bits per piece.
+fn check_trellis_value(y: &[f32], scales: &[f16], vector: &[u8]) {
+    let codec = TrellisVector::new(y.len());
+    let (mut bytes, mut want) = (vec![0; codec.bytes()], vec![0; y.len()]);
+    codec.encode(y, &mut bytes, plain_search);
+    let want_scale = codec.split(&bytes, &mut want);
+    let (low, top) = vector.split_at(y.len() / 4);
+    let pieces = low.as_chunks::<4>().0.iter().zip(top.as_chunks::<2>().0);
+    let got: Vec<u8> = pieces
+        .flat_map(|(low, top)| {
+            let piece = [&low[..], top].concat();
+            (0..16).map(move |i| field(&piece, 3, i))
+        })
+        .collect();
+    assert_eq!((got, scales[0]), (want, want_scale));
+}
+
+/// The search of a block of many warps finds the codec's codes, also of vectors that are not like Gaussian
+/// numbers: zeros, one large element, magnitudes near the smallest and the largest f16, and NaN.
+#[test]
+fn kernels_write_the_trellis_codes_of_the_codec() {
+    for head_dim in [32, 64, 128, 256] {
+        let Some(mut backend) = simt(1) else { return };
+        let mut attention = Attention::new("turboquant-t", head_dim);
+        let mut inputs = attention.case.numbers.values(N_ROWS as usize * DIM);
+        for (row, x) in inputs.chunks_exact_mut(DIM).enumerate() {
+            match row {
+                70 => x.fill(0.0),
+                71 => x[3] = f32::NAN,
+                72 => x[5] = f32::INFINITY,
+                _ => {}
+            }
+        }
+        let pages = windowed_pages(1, 4);
+        let mut running = attention.case.on(&mut *backend);
+        attention.run(&mut running, &pages, &inputs);
+        let shapes = [(3, 1); 2];
+        for i in CODED {
+            let stored = &StoredPage::read(&mut running, &pages, i, head_dim);
+            for head in 0..N_KV_HEADS {
+                let (_, mean) = stored.mean(shapes, head);
+                for place in 0..PAGE {
+                    let (scales, vector) = stored.vector(shapes, 0, head, place);
+                    let key = stored.exact(0, head, place);
+                    let y: Vec<f32> = key.iter().zip(&mean).map(|(y, m)| y - m).collect();
+                    check_trellis_key(&y, &scales, vector);
+                    let (scales, vector) = stored.vector(shapes, 1, head, place);
+                    check_trellis_value(&stored.exact(1, head, place), &scales, vector);
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn kernels_write_the_codes_of_the_codecs() {
     let Some(mut backend) = simt(1) else { return };

@@ -265,7 +265,7 @@ fn bound(backend: &dyn Backend, [k, v]: Codecs) -> f64 {
 fn tiles_on_cuda(codecs: Codecs) -> bool {
     let [k, v] = codecs.map(KvCodec::name);
     let blocks = |name| ["f16", "q8_0", "q4_0"].contains(&name);
-    let tiled = ["turboquant", "turboquant-4", "turboquant-mse"].contains(&k);
+    let tiled = ["turboquant", "turboquant-t", "turboquant-4", "turboquant-mse"].contains(&k);
     blocks(k) && blocks(v) || tiled && kv_on(KvSide::Values, codecs[0]) == codecs[1]
 }
 

@@ -36,16 +36,14 @@ fn attention_matches_the_decoded_codes() {
 /// An encoded page depends on its own positions only.
 #[test]
 fn encoded_pages_are_complete() {
-    for k in ["turboquant", "turboquant-4", "turboquant-mse", "tq3_0", "turboquant-t"] {
+    for k in ["turboquant", "turboquant-t", "turboquant-4", "turboquant-mse", "tq3_0"] {
         let mut attention = Attention::new(TWO_OF_TWO, k, k, KvWindow::default());
         let inputs = attention.case.numbers.values(2 * PAGE * DIM);
         let mut others = inputs.clone();
         others[..PAGE * DIM].reverse();
         let pages = windowed_pages(1, 6);
         let second = KvPage::Quantised(pages.seq(0)[1]);
-        // CUDA does not have it.
-        let simt = simt(1).filter(|_| k != "turboquant-t");
-        for mut backend in cpus(&[1]).into_iter().chain(wgpus()).chain(simt) {
+        for mut backend in cpus(&[1]).into_iter().chain(wgpus()).chain(simt(1)) {
             let device = backend.device();
             let mut running = attention.case.on(&mut *backend);
             let mut encoded = |inputs: &[f32]| {
@@ -116,7 +114,9 @@ fn attention_matches_keys_in_two_groups() {
 /// Codes of trellises of keys and values, or of values alone.
 #[test]
 fn attention_matches_the_codes_of_trellises() {
-    for (i, head_dim) in [32, 128].into_iter().enumerate() {
+    for (i, (head_dim, of_cuda_only)) in
+        [(32, false), (64, true), (128, false), (256, true)].into_iter().enumerate()
+    {
         let heads = Heads { head_dim, ..TWO_OF_TWO };
         let bases = Some(leak(bases(head_dim, false)));
         for (j, (k, trellis)) in
@@ -128,9 +128,16 @@ fn attention_matches_the_codes_of_trellises() {
                 ("the other codes of keys", Rule { trellis: [!trellis[0], true], ..rule }),
                 ("the mean of the first page", Rule { centre: Centre::FirstPage, ..rule }),
             ];
-            let gpu = wgpus().into_iter().nth((i + j) % 2);
-            let backends = cpus(&[1, 3]).into_iter().chain(gpu).collect();
-            support::case::window::attends_as(heads, [k, "turboquant-t"], rule, &wrong, 330, backends);
+            // CUDA has no kernels for values alone.
+            let on_cuda = if trellis[0] { simt(1) } else { None };
+            let (cpus, gpu) = match of_cuda_only {
+                true => (Vec::new(), None),
+                false => (cpus(&[1, 3]), wgpus().into_iter().nth((i + j) % 2)),
+            };
+            let backends: Vec<_> = cpus.into_iter().chain(gpu).chain(on_cuda).collect();
+            if !backends.is_empty() {
+                support::case::window::attends_as(heads, [k, "turboquant-t"], rule, &wrong, 330, backends);
+            }
         }
     }
 }
@@ -167,13 +174,17 @@ fn heads_of_every_shape_over_codes_on_cards() {
 fn over_codes(on_cards: fn() -> Vec<Box<dyn Backend>>) {
     let all =
         [(1, 1, 128), (2, 3, 128), (1, 8, 128), (1, 9, 64), (2, 1, 64), (1, 17, 64), (1, 5, 32), (1, 3, 256)];
-    for (codec, bits, shapes) in
-        [("turboquant-mse", 3, &all[..]), ("turboquant-4", 4, &all[1..4]), ("turboquant", 3, &all[..])]
-    {
+    for (codec, bits, shapes) in [
+        ("turboquant-mse", 3, &all[..]),
+        ("turboquant-4", 4, &all[1..4]),
+        ("turboquant", 3, &all[..]),
+        ("turboquant-t", 3, &all[3..6]),
+    ] {
         for &(n_kv_heads, group, head_dim) in shapes {
             let heads = Heads { n_kv_heads, group, head_dim, value_scale: 1.0 };
-            let bases = (codec == "turboquant").then(|| &leak(bases(head_dim, false))[..n_kv_heads]);
-            let rule = Rule { bits, bases, ..RIGHT };
+            let has_bases = ["turboquant", "turboquant-t"].contains(&codec);
+            let bases = has_bases.then(|| &leak(bases(head_dim, false))[..n_kv_heads]);
+            let rule = Rule { bits, bases, trellis: [codec == "turboquant-t"; 2], ..RIGHT };
             let window = KvWindow { sink_pages: rule.sink_pages, newest_pages: rule.window_pages };
             let mut attention = Attention::new(heads, codec, codec, window);
             // With the first draws, an element of a key is within float rounding of a threshold of codes.
@@ -505,8 +516,13 @@ fn missing_codecs_are_refused_with_an_alternative() {
         (
             "q5_1",
             "q5_1",
-            "attend__q5_1 (supported caches: f16, f32, q8_0, q4_0, turboquant, turboquant-4, turboquant-mse, \
-             tq3_0)",
+            "attend__q5_1 (supported caches: f16, f32, q8_0, q4_0, turboquant, turboquant-t, turboquant-4, \
+             turboquant-mse, tq3_0)",
+        ),
+        (
+            "turboquant",
+            "turboquant-t",
+            "attend with keys of turboquant and values of turboquant-t (one cache can mix f16, q8_0, q4_0)",
         ),
     ] {
         let options = EngineOptions {

@@ -188,7 +188,7 @@ impl KvForm {
     }
 }
 
-/// Remark in a list for codecs whose form has kernels on no device.
+/// Remark in a list for codecs whose form does not have kernels on every device.
 fn on_processor(form: KvForm) -> Option<&'static str> {
     let blocks = matches!(form, KvForm::Bf16 | KvForm::Q4_1 | KvForm::Q5_0 | KvForm::Q5_1 | KvForm::Iq4Nl);
     blocks.then_some("on the CPU only")

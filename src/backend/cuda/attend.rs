@@ -61,10 +61,11 @@ const BLOCKS_SHARED: [u32; 3] = [
 /// heads of 32 elements, nor for keys with residual signs, which are counted.
 fn row_sizes(form: KvForm) -> &'static [usize] {
     match form {
-        KvForm::Lloyd3 | KvForm::Lloyd4 | KvForm::Lloyd42 => &[64, 128, 256],
+        KvForm::Lloyd3 | KvForm::Lloyd4 | KvForm::Lloyd42 | KvForm::Trellis42 => &[64, 128, 256],
         KvForm::F16 | KvForm::F32 | KvForm::Q8_0 | KvForm::Q4_0 | KvForm::Lloyd2Signs | KvForm::Opaque => &[],
         KvForm::Bf16 | KvForm::Q4_1 | KvForm::Q5_0 | KvForm::Q5_1 | KvForm::Iq4Nl => &[],
-        KvForm::Trellis42 | KvForm::Trellis3 => &[],
+        // Values have the name of their keys' codec.
+        KvForm::Trellis3 => &[],
     }
 }
 
@@ -102,7 +103,7 @@ struct ByRows {
 
 /// True if a cache has a tensor core kernel for single rows.
 fn has_row_kernel(kv: &KvDecl) -> bool {
-    matches!(kv::form(kv), Some(VectorForm::Codes(_) | VectorForm::Split(_)))
+    matches!(kv::form(kv), Some(VectorForm::Codes(_) | VectorForm::Split(_) | VectorForm::Trellis))
         && row_sizes(kv.k.form()).contains(&kv.head_dim)
 }
 
@@ -179,19 +180,20 @@ fn by_tiles(kv: &KvDecl, limits: Limits) -> Option<(ByTiles, u32)> {
     }
     let shared_bytes = match kv::form(kv)? {
         VectorForm::Elements(2) => ELEMENTS_SHARED,
-        VectorForm::Codes(_) | VectorForm::Split(_) => CODES_SHARED,
+        VectorForm::Codes(_) | VectorForm::Split(_) | VectorForm::Trellis => CODES_SHARED,
         VectorForm::Blocks(_) => BLOCKS_SHARED,
         VectorForm::Elements(_) | VectorForm::Signs(_) => return None,
     };
     let fits = |elems: usize| if kv::is_appended(kv) { kv.head_dim == elems } else { kv.head_dim <= elems };
     let found = TILES.into_iter().zip(shared_bytes).find(|(tiles, _)| fits(tiles.elems as usize));
-    found.filter(|(_, shared_bytes)| *shared_bytes <= limits.shared_bytes)
+    found.filter(|(_, shared_bytes)| shared_bytes + kv::table_bytes(kv) <= limits.shared_bytes)
 }
 
 /// Blocks of such a kernel that are resident on the GPU.
 fn tile_blocks(kv: &KvDecl, shared_bytes: u32, limits: Limits) -> u32 {
     let by_registers = if kv::is_appended(kv) { ATTEND_MMA_CODES_RESIDENT } else { ATTEND_MMA_RESIDENT };
-    limits.multiprocessors * occupancy::by_shared(limits, shared_bytes).clamp(1, by_registers)
+    let of_block = shared_bytes + kv::table_bytes(kv);
+    limits.multiprocessors * occupancy::by_shared(limits, of_block).clamp(1, by_registers)
 }
 
 /// Query heads per KV head.
@@ -323,7 +325,10 @@ fn launch(cx: &Cx<'_>, s: &Attend) -> Launch {
     // The merge's result comes before the parts (cuda/lib/parts.cuh); the splits' weights reuse their memory.
     let found = 2 * heads + 4;
     let parts = (parts * (2 + stride(decl))).max(2 * MAX_PARTS as usize) * heads;
-    let shared_bytes = ((found + parts + merged) * 4).next_multiple_of(16) as u32;
+    let of_results = ((found + parts + merged) * 4).next_multiple_of(16);
+    // A page is encoded in the same memory, before anything else.
+    let of_page = if raw == 0 { 0 } else { kv::append_shared_bytes(decl, threads) };
+    let shared_bytes = of_results.max(of_page) as u32;
     Launch {
         kernel: cx.kernel(kernel),
         grid: [decl.n_kv_heads as u32 * head_tiles, splits, rows as u32],

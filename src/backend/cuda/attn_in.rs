@@ -14,13 +14,14 @@ use super::linear::layers::Layers;
 use super::linear::{self, Input};
 use super::op::{Op, Ops};
 use super::params::{
-    APPEND_BLOCKS_SHARED_BYTES, APPEND_THREADS, AppendBlocksParams, AppendParams, AttnInParams,
+    APPEND_BLOCKS_SHARED_BYTES, APPEND_THREADS, APPEND_TRELLIS_THREADS, AppendBlocksParams, AppendParams,
+    AttnInParams,
 };
 use super::post_norm::RowNorm;
 use super::weight::layer_params;
 use super::{attend, memory};
 use crate::Macs;
-use sterna_program::{AttnIn, Linear, PAGE, Program, QkNorm, RowsOf};
+use sterna_program::{AttnIn, Linear, Program, QkNorm, RowsOf};
 
 /// All three products in one kernel, with RoPE and the KV write unless `heads` follows.
 struct Fused<'a> {
@@ -176,14 +177,12 @@ impl Op for Append<'_> {
         let raw = if s.wk.is_some() { cx.memory.raw } else { 0 };
         let (step, q) = (cx.tables_for(s.kv), cx.buf(s.q));
         let group = (cx.p.buf_decl(s.q).cols / kv_cols(cx.p, s)) as u32;
+        let threads = if kv::table_bytes(decl) > 0 { APPEND_TRELLIS_THREADS } else { APPEND_THREADS };
         let (params, shared) = match cx.memory.kvs[s.kv.0 as usize] {
             KvLayout::Elements(_) => return Vec::new(),
             KvLayout::Codes(kv) => {
-                let warps = APPEND_THREADS as usize / 32;
-                // The row that writes each position; the mean, in f64 and in f32; a page of halves; and the
-                // codes of each warp's vector.
-                let shared = 4 * PAGE + (8 + 4 + 2 * PAGE + warps) * decl.head_dim;
-                (words(&AppendParams { step, kv, raw, q, group, reserved: 0 }), shared)
+                let params = AppendParams { step, kv, raw, q, group, reserved: 0 };
+                (words(&params), kv::append_shared_bytes(decl, threads))
             }
             KvLayout::Blocks(kv) => {
                 let params = AppendBlocksParams { step, kv, raw, q, group, reserved: 0 };
@@ -193,8 +192,8 @@ impl Op for Append<'_> {
         vec![Launch {
             kernel: cx.kernel(kv::kernel("append", decl)),
             grid: [2 * decl.n_kv_heads as u32, 1, cx.shape.rows as u32],
-            threads: APPEND_THREADS,
-            shared_bytes: shared.next_multiple_of(16) as u32,
+            threads,
+            shared_bytes: shared as u32,
             params,
         }]
     }

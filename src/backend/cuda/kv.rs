@@ -2,7 +2,9 @@
 //! exact pages.
 
 use bytemuck::Zeroable;
-use ggml_types::turboquant::{Codebook, KeyBasis, LogScale, Projection, Qjl, Rotation, Split};
+use ggml_types::turboquant::{
+    Codebook, KeyBasis, LogScale, Projection, Qjl, Rotation, Split, Trellis, TrellisSplit, TrellisVector,
+};
 use ggml_types::{KvCodec, KvForm, KvSide, kv, kv_on};
 use half::f16;
 
@@ -12,7 +14,7 @@ use super::kernel_name::KernelName;
 use super::params::{
     BLOCK_ELEMS, BLOCKS_HALVES, BLOCKS_Q4_0, BLOCKS_Q8_0, BlockKvParams, CODES_DIMS, CODES_MAX_DIM,
     CODES_MIN_DIM, CodedKvParams, CodesParams, GroupParams, KeyPlace, KvParams, LATENT_MAX_DIM, SignsParams,
-    SplitParams,
+    SplitParams, TRELLIS_ONE_FIRST, TRELLIS_ONE_SECOND, TRELLIS_SEAM, TrellisParams, TrellisTables,
 };
 use crate::device::tables::{hadamard_factor, sign_words};
 use crate::memory::{self, EXACT_PART};
@@ -30,6 +32,8 @@ pub enum VectorForm {
     Signs(u32),
     /// In such pages, keys in two groups of codes, values as codes of this many bits.
     Split(u32),
+    /// In such pages, codes of trellises: keys in two groups, values as codes of 3 bits.
+    Trellis,
     /// Blocks or halves, for keys and values: `BLOCKS_HALVES` and so on.
     Blocks([u32; 2]),
 }
@@ -55,10 +59,13 @@ pub fn kernels() -> impl Iterator<Item = KernelName> {
     let of_codec = |codec: &&'static dyn KvCodec| {
         let stages: &[&'static str] = match codec.form() {
             KvForm::F16 | KvForm::F32 => &["attend"],
-            KvForm::Lloyd3 | KvForm::Lloyd4 | KvForm::Lloyd2Signs | KvForm::Lloyd42 => &["append", "attend"],
+            KvForm::Lloyd3 | KvForm::Lloyd4 | KvForm::Lloyd2Signs | KvForm::Lloyd42 | KvForm::Trellis42 => {
+                &["append", "attend"]
+            }
             KvForm::Q8_0 | KvForm::Q4_0 | KvForm::Opaque => &[],
             KvForm::Bf16 | KvForm::Q4_1 | KvForm::Q5_0 | KvForm::Q5_1 | KvForm::Iq4Nl => &[],
-            KvForm::Trellis42 | KvForm::Trellis3 => &[],
+            // Values have the name of their keys' codec.
+            KvForm::Trellis3 => &[],
         };
         let codec = codec.name();
         stages.iter().map(move |stage| KernelName::of(stage, codec))
@@ -70,7 +77,10 @@ pub fn kernels() -> impl Iterator<Item = KernelName> {
 /// Attention kernels that also have a variant for tiles of rows.
 pub fn tiled_kernels() -> impl Iterator<Item = KernelName> {
     let is_tiled = |codec: &&'static dyn KvCodec| {
-        matches!(codec.form(), KvForm::F16 | KvForm::Lloyd3 | KvForm::Lloyd4 | KvForm::Lloyd42)
+        matches!(
+            codec.form(),
+            KvForm::F16 | KvForm::Lloyd3 | KvForm::Lloyd4 | KvForm::Lloyd42 | KvForm::Trellis42
+        )
     };
     let codecs = kv::REGISTRY.iter().copied().filter(is_tiled).map(|codec| codec.name());
     codecs.chain([BLOCKS_NAME]).map(|codec| KernelName::of("attend", codec))
@@ -92,6 +102,7 @@ pub fn form(decl: &KvDecl) -> Option<VectorForm> {
         (KvForm::Lloyd4, KvForm::Lloyd4) => Some(VectorForm::Codes(4)),
         (KvForm::Lloyd2Signs, KvForm::Lloyd3) => Some(VectorForm::Signs(3)),
         (KvForm::Lloyd42, KvForm::Lloyd3) => Some(VectorForm::Split(3)),
+        (KvForm::Trellis42, KvForm::Trellis3) => Some(VectorForm::Trellis),
         (k, v) => Some(VectorForm::Blocks([blocks(k)?, blocks(v)?])),
     }
 }
@@ -136,9 +147,10 @@ pub fn check(decl: &KvDecl) -> Result<(), String> {
             let mixed: Vec<_> = mixed.map(|codec| codec.name()).collect();
             Err(format!("attend with keys of {k} and values of {v} (one cache can mix {})", mixed.join(", ")))
         }
-        Some(VectorForm::Codes(_) | VectorForm::Signs(_) | VectorForm::Split(_) | VectorForm::Blocks(_))
-            if !(CODES_MIN_DIM..=CODES_MAX_DIM).contains(&(head_dim as u32))
-                || !head_dim.is_power_of_two() =>
+        Some(form)
+            if !matches!(form, VectorForm::Elements(_))
+                && (!(CODES_MIN_DIM..=CODES_MAX_DIM).contains(&(head_dim as u32))
+                    || !head_dim.is_power_of_two()) =>
         {
             Err(format!("attend over {k} and {v} with heads of {head_dim}"))
         }
@@ -170,7 +182,7 @@ fn page_bytes(decl: &KvDecl) -> u64 {
             let sides = if decl.values_are_keys { 1 } else { 2 };
             PAGE * sides * stride(decl) * bytes as usize
         }
-        VectorForm::Codes(_) | VectorForm::Signs(_) | VectorForm::Split(_) => {
+        VectorForm::Codes(_) | VectorForm::Signs(_) | VectorForm::Split(_) | VectorForm::Trellis => {
             of_codec(decl.k, KvSide::Keys) + of_codec(decl.v, KvSide::Values)
         }
         VectorForm::Blocks(forms) => {
@@ -200,6 +212,40 @@ pub fn raw_bytes(decl: &KvDecl, rows: usize) -> u64 {
     if is_appended(decl) { (rows * 2 * decl.n_kv_heads * decl.head_dim * 4) as u64 } else { 0 }
 }
 
+/// Shared memory of a block of `append`, or of attention in its place, over a cache of codes
+/// (`AppendRoom` in `cuda/stage/append.cuh`).
+pub fn append_shared_bytes(decl: &KvDecl, threads: u32) -> usize {
+    let (head_dim, warps) = (decl.head_dim, threads as usize / 32);
+    let of_codes = match form(decl) {
+        // Two groups of each vector, and each warp's costs and branches.
+        Some(VectorForm::Trellis) => 2 * PAGE * 20 + warps * 4 * (2 * 32 + 4 * head_dim),
+        // The codes of each warp's vector.
+        _ => warps * head_dim,
+    };
+    // The row that writes each position; the mean, in f64 and in f32; and a page of halves.
+    (4 * PAGE + (8 + 4 + 2 * PAGE) * head_dim + of_codes).next_multiple_of(16)
+}
+
+/// Static shared memory of attention over a cache.
+pub fn table_bytes(decl: &KvDecl) -> u32 {
+    if is_trellis(decl) { size_of::<TrellisTables>() as u32 } else { 0 }
+}
+
+fn is_trellis(decl: &KvDecl) -> bool {
+    matches!(form(decl), Some(VectorForm::Trellis))
+}
+
+/// Allocates the tables of trellis codes if a cache has such codes; otherwise the address is 0.
+pub fn alloc_trellis<A: Allocator + ?Sized>(on: &mut A, kvs: &[KvDecl]) -> Result<Address, BackendError> {
+    let bytes = if kvs.iter().any(is_trellis) { size_of::<TrellisParams>() as u64 } else { 0 };
+    on.buffer("tables of trellis codes", bytes)
+}
+
+/// Writes these tables, if there are any.
+pub fn fill_trellis(driver: &mut dyn Driver, at: Address) -> Result<(), BackendError> {
+    if at == 0 { Ok(()) } else { driver.write(at, bytemuck::bytes_of(&trellis_params())) }
+}
+
 /// Uploads the constants that the kernels of some caches read.
 pub fn upload_constants(driver: &mut dyn Driver, kvs: &[KvDecl]) -> Result<(), BackendError> {
     let any = |is: fn(VectorForm) -> bool| kvs.iter().any(|decl| form(decl).is_some_and(is));
@@ -214,12 +260,14 @@ pub fn upload_constants(driver: &mut dyn Driver, kvs: &[KvDecl]) -> Result<(), B
 }
 
 impl KvLayout {
-    /// Allocates a cache. At address `clamped`, kernels count the vectors that had to be clamped.
+    /// Allocates a cache. At address `clamped`, kernels count the vectors that had to be clamped; `trellis`
+    /// is that of [`alloc_trellis`].
     pub fn new<A: Allocator + ?Sized>(
         on: &mut A,
         decl: &KvDecl,
         limits: &Limits,
         clamped: Address,
+        trellis: Address,
     ) -> Result<Self, BackendError> {
         let mut pages_of = |part: &str, n: usize, page_bytes: u64| {
             on.alloc_for(MemoryKind::Kv, part, page_bytes.saturating_mul(n as u64))
@@ -245,13 +293,14 @@ impl KvLayout {
                 let stride = stride(decl) as u32;
                 Self::Elements(KvParams { pages, page_bytes, n_kv_heads, head_dim, stride, elem_bytes })
             }
-            VectorForm::Codes(_) | VectorForm::Signs(_) | VectorForm::Split(_) => {
+            VectorForm::Codes(_) | VectorForm::Signs(_) | VectorForm::Split(_) | VectorForm::Trellis => {
                 Self::Codes(CodedKvParams {
                     codes: CodesParams::zeroed(),
                     pages,
                     exact,
                     clamped,
                     bases,
+                    trellis,
                     page_bytes,
                     n_kv_heads,
                     head_dim,
@@ -280,16 +329,21 @@ impl KvLayout {
     /// Fills in the codebook, and writes the bases of keys. This takes milliseconds, and a plan does not need
     /// it.
     pub fn fill(&mut self, driver: &mut dyn Driver, decl: &KvDecl) -> Result<(), BackendError> {
-        if let (
-            Self::Codes(of_codes),
-            Some(VectorForm::Codes(bits) | VectorForm::Signs(bits) | VectorForm::Split(bits)),
-        ) = (self, form(decl))
-        {
-            of_codes.codes = codes(decl.head_dim, bits);
-            if let Some(bases) = decl.bases() {
-                let places: Vec<_> = bases.iter().flat_map(key_places).collect();
-                driver.write(of_codes.bases, bytemuck::cast_slice(&places))?;
+        let Self::Codes(of_codes) = self else { return Ok(()) };
+        of_codes.codes = match form(decl).expect("the plan was made") {
+            VectorForm::Codes(bits) | VectorForm::Signs(bits) | VectorForm::Split(bits) => {
+                codes(decl.head_dim, bits)
             }
+            // Values are in steps, and need no codebook.
+            VectorForm::Trellis => {
+                let (signs, shrink) = rotation(decl.head_dim);
+                CodesParams { signs, shrink, unit: 1.0 / Trellis::UNIT as f32, ..CodesParams::zeroed() }
+            }
+            VectorForm::Elements(_) | VectorForm::Blocks(_) => unreachable!("a cache of codes"),
+        };
+        if let Some(bases) = decl.bases() {
+            let places: Vec<_> = bases.iter().flat_map(key_places).collect();
+            driver.write(of_codes.bases, bytemuck::cast_slice(&places))?;
         }
         Ok(())
     }
@@ -398,6 +452,40 @@ fn split(head_dim: usize) -> SplitParams {
         }
     };
     SplitParams { groups: [group(0), group(1)], shrink: hadamard_factor(head_dim / 2), unit }
+}
+
+/// The tables of trellis codes in the kernels' format.
+fn trellis_params() -> TrellisParams {
+    let ones = [0, 1].map(|group| u32::from(TrellisSplit::scale(group).one()));
+    assert_eq!(ones, [TRELLIS_ONE_FIRST, TRELLIS_ONE_SECOND], "the scales in params.h");
+    assert_eq!((Trellis::SEAM, Trellis::UNIT), (TRELLIS_SEAM as usize, 32), "the search in params.h");
+    let [four, two] = TrellisSplit::TRELLISES;
+    let bytes = |i: usize, trellis| {
+        let [a, b] = pair(trellis, i).map(|value| u32::from(value.cast_unsigned()));
+        a | b << 8
+    };
+    let of_bytes = |i: usize, trellis| bytes(2 * i, trellis) | bytes(2 * i + 1, trellis) << 16;
+    let halves = |i: usize| {
+        let half = |value: i8| f16::from_f32(f32::from(value) / Trellis::UNIT as f32).to_bits();
+        let [a, b] = pair(TrellisVector::TRELLIS, i).map(|value| u32::from(half(value)));
+        a | b << 16
+    };
+    TrellisParams {
+        tables: TrellisTables {
+            four: std::array::from_fn(|i| of_bytes(i, four)),
+            two: std::array::from_fn(|i| of_bytes(i, two)),
+            three: std::array::from_fn(halves),
+        },
+        shrink: std::array::from_fn(|i| hadamard_factor((CODES_MIN_DIM as usize / 2) << i)),
+    }
+}
+
+/// The values of two neighbouring elements of a trellis, by the codes up to them, the oldest in the low bits.
+fn pair(trellis: &Trellis, codes: usize) -> [i8; 2] {
+    let (bits, n) = (trellis.bits(), trellis.window() / trellis.bits());
+    let code = |i: u32| codes >> (bits * i) & ((1 << bits) - 1);
+    let window = |first: u32| (first..first + n).fold(0, |window, i| window << bits | code(i));
+    [0, 1].map(|first| trellis.values()[window(first)])
 }
 
 /// A codebook in the format of `cuda/params.h`.

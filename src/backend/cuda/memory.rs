@@ -17,6 +17,8 @@ pub struct Memory {
     pub bufs: Vec<Address>,
     /// One per cache.
     pub kvs: Vec<KvLayout>,
+    /// Tables of trellis codes, or 0.
+    pub trellis: Address,
     /// One per recurrent state of the program.
     pub states: Vec<States>,
     pub delta: Scratch,

@@ -1,8 +1,8 @@
 //! Models with Mamba-2 layers: Granite 4 H, Falcon-H1, Nemotron-H.
 
 use super::Dim::{
-    EmbeddingAndHidden, ExpertFfn, ExpertInput, Experts, Ffn, GateUp, Hidden, Kv, MambaChannels, MambaGroup, MambaGroups,
-    MambaHeads, MambaInputs, MambaState, MambaValues, One, Q, SharedFfn, SharedGateUp, Taps,
+    EmbeddingAndHidden, ExpertFfn, ExpertInput, Experts, Ffn, GateUp, Hidden, Kv, MambaChannels, MambaGroup,
+    MambaGroups, MambaHeads, MambaInputs, MambaState, MambaValues, One, Q, SharedFfn, SharedGateUp, Taps,
 };
 use super::{
     ATTN_HALVES, ATTN_OTHERS, ATTN_PERMUTED, Architecture, Change, ConvertError, GLOBALS, GRANITE_EXPERTS,

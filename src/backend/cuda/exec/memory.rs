@@ -78,10 +78,12 @@ pub fn alloc<A: Allocator + ?Sized>(
     let delta = Scratch::new(on, p)?;
     let states = p.states.iter().map(|decl| States::new(on, decl, &p.limits));
     let states = states.collect::<Result<_, _>>()?;
-    let kvs = p.kvs.iter().map(|decl| KvLayout::new(on, decl, &p.limits, clamped));
+    let trellis = kv::alloc_trellis(on, &p.kvs)?;
+    let kvs = p.kvs.iter().map(|decl| KvLayout::new(on, decl, &p.limits, clamped, trellis));
     Ok(Memory {
         bufs,
         kvs: kvs.collect::<Result<_, _>>()?,
+        trellis,
         states,
         delta,
         clamped,
@@ -113,6 +115,7 @@ pub fn fill(
     in_place: Option<&[DeviceWeight]>,
 ) -> Result<(), BackendError> {
     kv::upload_constants(driver, &p.kvs)?;
+    kv::fill_trellis(driver, memory.trellis)?;
     p.kvs.iter().zip(&mut memory.kvs).try_for_each(|(decl, kept)| kept.fill(driver, decl))?;
     for (rope, params) in p.ropes.iter().zip(&memory.ropes) {
         let table = tables::rope(rope, p.limits.pages * PAGE);
