@@ -25,10 +25,6 @@ impl KvCodec for TrellisCodec {
         "turboquant-t"
     }
 
-    fn note(&self) -> Option<&'static str> {
-        Some("not on CUDA")
-    }
-
     fn form(&self) -> KvForm {
         self.form
     }
