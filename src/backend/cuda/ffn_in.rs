@@ -78,7 +78,8 @@ impl Op for Fused<'_> {
         let gate = s.gate.as_ref().map_or(NO_LINEAR, |gate| layer_params(cx.weights, gate));
         let up = layer_params(cx.weights, &s.up);
         let (h, act) = (cx.buf(s.h), combine::act(s.act));
-        let work = Work { rows: (gate.rows + up.rows) as usize, paired: s.gate.is_some() };
+        let rows = (gate.rows + up.rows) as usize;
+        let work = Work { rows, paired: s.gate.is_some(), in_octets: true };
         let params = |in_| FfnInParams { step: cx.tables(), in_, gate, up, h, act, reserved: 0 };
         linear::launches(cx, "ffn_in", &s.up, &input(s), work, params)
     }

@@ -156,7 +156,7 @@ impl Op for Heads<'_> {
         let (first, decl) = (&layers[0], cx.p.weight_decl(layers[0].w));
         let products = Products::of(decl.ty, first.act).expect("it was uploaded");
         let (chunks, shared) = (products.chunks(decl.cols), shared_bytes(products, decl.cols, 1));
-        let work = Work { rows: decl.rows * layers.len(), paired: false };
+        let work = Work { rows: decl.rows * layers.len(), paired: false, in_octets: false };
         let lanes_log2 = geometry::lanes_log2(cx.limits, chunks, work);
         let units = decl.rows.div_ceil(32 >> lanes_log2);
         let shares = shares(cx.limits, shared, cx.shape.rows * layers.len(), units.div_ceil(WARPS));

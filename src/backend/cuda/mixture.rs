@@ -193,16 +193,16 @@ pub fn shares(limits: Limits, shared_bytes: usize, others: usize, most: usize) -
 pub fn work(p: &Program, s: &Experts, layer: usize) -> Work {
     let paired = layer != DOWN && has_pairs(p, s);
     let rows = p.weight_decl(LAYERS[layer](&s.experts[0]).w).rows;
-    Work { rows: if paired { 2 * rows } else { rows }, paired }
+    Work { rows: if paired { 2 * rows } else { rows }, paired, in_octets: false }
 }
 
 /// Lanes that share a row of an expert's layer: the same for any step, so that a row's result has the same
 /// bits.
 pub fn lanes_log2(p: &Program, s: &Experts, limits: Limits, layer: usize) -> u32 {
-    let Work { rows, paired } = work(p, s, layer);
+    let all = work(p, s, layer);
     let linear = LAYERS[layer](&s.experts[0]);
     let chunks = products(p, linear).map_or(0, |products| products.chunks(p.weight_decl(linear.w).cols));
-    geometry::lanes_log2(limits, chunks, Work { rows: rows * s.n_used, paired })
+    geometry::lanes_log2(limits, chunks, Work { rows: all.rows * s.n_used, ..all })
 }
 
 /// Shared memory of a block that processes a slot, and blocks per slot.

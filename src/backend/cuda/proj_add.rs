@@ -52,7 +52,7 @@ impl Op for Fused<'_> {
 
     fn launches(&self, cx: &Cx<'_>) -> Vec<Launch> {
         let (w, x) = (layer_params(cx.weights, &self.0.w), cx.buf(self.0.x));
-        let work = Work { rows: w.rows as usize, paired: false };
+        let work = Work { rows: w.rows as usize, paired: false, in_octets: true };
         let params = |in_| ProjAddParams { step: cx.tables(), in_, w, x };
         linear::launches(cx, "proj_add", &self.0.w, &input(self.0), work, params)
     }

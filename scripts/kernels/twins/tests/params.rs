@@ -19,8 +19,9 @@ fn the_build_script_reads_the_header_as_bindgen_does() {
         return;
     }
     let cuda = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../cuda");
-    // It includes all others.
-    let builder = bindgen::builder().header(cuda.join("params_latent.h").to_str().expect("a name in UTF-8"));
+    // The first one includes all others.
+    let headers = ["params_latent.h", "params_octets.h"].map(|name| cuda.join(name));
+    let builder = bindgen::builder().headers(headers.map(|file| file.display().to_string()));
     // No declarations of system headers.
     let bindings =
         builder.allowlist_file(".*/params(_[a-z]+)?\\.h").generate().expect("a header for bindgen");
