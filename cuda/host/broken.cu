@@ -1,6 +1,6 @@
 // Kernels with errors that the host runtime must detect, and some correct ones with patterns that no stage
 // kernel has; launched by the driver's tests. Not compiled for GPUs.
-#include "../simt.h"
+#include "../simt_bulk.h"
 
 struct BrokenParams {
     uint32_t* out;
@@ -131,6 +131,63 @@ KERNEL(broken_copy_end, BrokenParams, 32) {
     cp_async16(shared_memory() + 16 * threadIdx.x, p.out);
     cp_async_commit();
 }
+
+// A block with barriers for bulk copies of 16 bytes, which thread 0 initialises and issues.
+struct BulkShared {
+    CopyBarrier full[2];
+    uint32_t words[4];
+
+    DEVICE static BulkShared& begin() {
+        BulkShared& shared = *reinterpret_cast<BulkShared*>(shared_memory());
+        for (uint32_t i = 0; i < 2 && threadIdx.x == 0; i++) barrier_init(shared.full + i, 1);
+        barriers_are_there();
+        __syncthreads();
+        return shared;
+    }
+    DEVICE void copy(const BrokenParams& p, uint32_t i, uint32_t bytes) {
+        if (threadIdx.x != 0) return;
+        barrier_expect(full + i, bytes);
+        bulk_copy(full + i, words, p.out + 4, 16);
+    }
+};
+
+// Reads the target of a bulk copy before waiting for it.
+KERNEL(broken_bulk_read, BrokenParams, 32) {
+    BulkShared& shared = BulkShared::begin();
+    if (threadIdx.x != 0) return;
+    shared.copy(p, 0, 16);
+    uint32_t seen = shared.words[0];
+    barrier_wait(shared.full, 0);
+    p.out[0] = seen;
+}
+
+// Never waits for a bulk copy.
+KERNEL(broken_bulk_end, BrokenParams, 32) { BulkShared::begin().copy(p, 0, 16); }
+
+// Expects more bytes than are copied.
+KERNEL(broken_bulk_bytes, BrokenParams, 32) {
+    BulkShared& shared = BulkShared::begin();
+    shared.copy(p, 0, 32);
+    barrier_wait(shared.full, 0);
+}
+
+// Without `kBarriers`, the second copy may overwrite what other threads still read.
+template <bool kBarriers>
+DEVICE void bulk_rounds(const BrokenParams& p) {
+    BulkShared& shared = BulkShared::begin();
+    uint32_t sum = 0;
+    for (uint32_t round = 0; round < 2; round++) {
+        shared.copy(p, round, 16);
+        barrier_wait(shared.full + round, 0);
+        sum += shared.words[threadIdx.x % 4];
+        if (kBarriers) __syncthreads();
+    }
+    if (threadIdx.x == 33) p.out[0] = sum;
+}
+KERNEL(broken_bulk_race, BrokenParams, 64) { bulk_rounds<false>(p); }
+
+// Correct.
+KERNEL(bulk_rounds_without_races, BrokenParams, 64) { bulk_rounds<true>(p); }
 
 // Correct: the two halves of a block use separate barriers, one half more often. In a round, each value adds
 // its neighbour's, in static shared memory.

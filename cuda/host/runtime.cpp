@@ -1,5 +1,7 @@
 #include "runtime.h"
 
+#include "bulk.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -41,12 +43,35 @@ struct Allocation {
     size_t bytes;
 };
 
+// A bulk copy that has not landed.
+struct BulkCopy {
+    CopyBarrier* barrier;
+    void* to;
+    const void* from;
+    uint32_t bytes;
+};
+
+struct Waited {
+    const CopyBarrier* barrier;
+    uint32_t generation;
+};
+
+// What the warps that have arrived at a barrier of copies knew about each warp's barriers.
+struct Arrived {
+    const CopyBarrier* barrier;
+    uint32_t known[kMaxWarps];
+};
+
 // State of one worker thread, with which it runs a block.
 struct Workspace {
     uint8_t* stacks = nullptr;
     std::vector<Fiber> fibers{kMaxThreads};
     std::vector<Copies> copies{kMaxThreads};
     std::vector<Warp> warps{kMaxThreads / 32};
+    std::vector<BulkCopy> bulk_copies;
+    std::vector<Arrived> arrived;
+    // Phases of barriers of copies that threads wait for.
+    std::vector<Waited> waited;
     // Used if the block's accesses are counted.
     std::vector<Log> logs{kMaxThreads};
     // The block's threads in execution order, the number of them that have not ended, and the state of the
@@ -229,6 +254,9 @@ void start_block(Launch& launch, Workspace& ws, Block& block) {
     block.fixed.used = 0;
     block.fixed.n = 0;
     block.warps = ws.warps.data();
+    ws.bulk_copies.clear();
+    ws.arrived.clear();
+    ws.waited.clear();
     for (uint32_t i = 0; i < n; i++) {
         Fiber& fiber = ws.fibers[i];
         fiber.stack_pointer = first_stack_pointer(ws.stacks + i * kStackBytes, i);
@@ -263,11 +291,16 @@ void run_block(Launch& launch, Workspace& ws) {
         current = fiber;
         sterna_simt_switch(&ws.scheduler, fiber->stack_pointer);
     }
-    if (ws.left == 0 || launch.failed || launch.early) return;
+    char message[256];
     const Index& at = ws.fibers[0].block->index;
+    if (ws.left == 0 && !ws.bulk_copies.empty()) {
+        snprintf(message, sizeof message, "%s: block (%u, %u, %u) ends with bulk copies in flight",
+                 launch.entry->name, at.x, at.y, at.z);
+        set_error(launch, message);
+    }
+    if (ws.left == 0 || launch.failed || launch.early) return;
     uint32_t waiting = 0;
     while (ws.fibers[waiting].done) waiting++;
-    char message[256];
     snprintf(message, sizeof message,
              "%s: thread %u of block (%u, %u, %u) waits forever at a barrier or warp exchange: "
              "%u of %u threads have ended",
@@ -494,6 +527,94 @@ void cp_async_wait(int left) {
     std::copy(async.groups + groups, async.groups + async.n_groups, async.groups);
     async.n_copies -= copies;
     async.n_groups -= groups;
+}
+
+bool has_bulk_copies() { return (current->block->launch->seed & 2) != 0; }
+
+void barrier_init(CopyBarrier* at, uint32_t n) {
+    check_access(at, sizeof *at);
+    *at = {0, n, n, 0};
+}
+
+// Ends the phase if nothing is missing.
+static void end_phase(CopyBarrier& at) {
+    if (at.missing > 0 || at.units != 0) return;
+    at.generation++;
+    at.missing = at.n;
+}
+
+// What the current warp knows comes before what others do after they have waited for the barrier.
+static void release(const CopyBarrier* at) {
+    std::vector<Arrived>& all = workspace->arrived;
+    auto found = std::find_if(all.begin(), all.end(), [at](const Arrived& a) { return a.barrier == at; });
+    if (found == all.end()) found = all.insert(found, Arrived{at, {}});
+    Warp& warp = *current->warp;
+    warp.barriers = ++current->block->met;
+    uint32_t own = current->index.x / 32;
+    found->known[own] = warp.barriers;
+    for (int other = 0; other < kMaxWarps; other++)
+        found->known[other] = std::max(found->known[other], warp.known[other]);
+}
+
+void barrier_expect(CopyBarrier* at, uint32_t bytes) {
+    if (kFindsRaces) release(at);
+    if (at->missing == 0) fail("arrives at a barrier of copies at which all have arrived");
+    at->missing--;
+    at->units += static_cast<int32_t>(bytes / 16);
+    end_phase(*at);
+}
+
+static void land(const BulkCopy& copy) {
+    memcpy(copy.to, copy.from, copy.bytes);
+    copy.barrier->units -= static_cast<int32_t>(copy.bytes / 16);
+    end_phase(*copy.barrier);
+}
+
+void bulk_copy(CopyBarrier* at, void* to, const void* from, uint32_t bytes) {
+    if (bytes == 0 || bytes % 16 != 0) fail("a bulk copy of %u bytes", bytes);
+    for (uint32_t i = 0; i < bytes; i += 16) {
+        check_access(static_cast<const uint8_t*>(from) + i, 16);
+        check_access(static_cast<const uint8_t*>(to) + i, 16);
+    }
+    if (kFindsRaces) {
+        race_access(to, bytes, true, __builtin_return_address(0));
+        release(at);
+    }
+    Workspace& ws = *workspace;
+    BulkCopy copy = {at, to, from, bytes};
+    // If a thread already waits, nothing else makes the copy land.
+    bool is_waited = std::any_of(ws.waited.begin(), ws.waited.end(), [at](const Waited& of) {
+        return of.barrier == at && of.generation == at->generation;
+    });
+    if (is_waited) return land(copy);
+    if (ws.shuffled) {
+        ws.random = mix(ws.random);
+        if (ws.random % 2 == 1) memcpy(to, from, bytes);
+    }
+    ws.bulk_copies.push_back(copy);
+}
+
+void barrier_wait(CopyBarrier* at, uint32_t parity) {
+    Workspace& ws = *workspace;
+    if (at->generation % 2 == parity) {
+        auto is_here = [at](const BulkCopy& copy) { return copy.barrier == at; };
+        auto rest = std::stable_partition(ws.bulk_copies.begin(), ws.bulk_copies.end(), is_here);
+        std::vector<BulkCopy> here(ws.bulk_copies.begin(), rest);
+        ws.bulk_copies.erase(ws.bulk_copies.begin(), rest);
+        for (const BulkCopy& copy : here) land(copy);
+        if (at->generation % 2 == parity) {
+            ws.waited.push_back({at, at->generation});
+            wait_for(&at->generation);
+        }
+    }
+    if (!kFindsRaces) return;
+    Warp& warp = *current->warp;
+    warp.syncs++;
+    for (const Arrived& arrived : ws.arrived) {
+        if (arrived.barrier != at) continue;
+        for (int other = 0; other < kMaxWarps; other++)
+            warp.known[other] = std::max(warp.known[other], arrived.known[other]);
+    }
 }
 
 uint16_t half_of_float(float x) {

@@ -1,6 +1,7 @@
 #include "q4_k.cuh"
 
-#include "../lib/kernels.cuh"
+#include "../lib/kernels_octets.cuh"
 
 STERNA_KERNELS(Q4K, q4_k)
 STERNA_CODES_KERNELS(Q4K, q4_k)
+STERNA_OCTET_KERNELS(Q4K, q4_k)

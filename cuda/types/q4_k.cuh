@@ -1,16 +1,18 @@
 // Q4_K and Q5_K: 256 integers of 4 or 5 bits in 8 groups of 32, each with a 6-bit scale and a 6-bit minimum;
 // value = q * group scale * scale - group minimum * scale of the minimums.
 //
-// The upload splits blocks into planes. A chunk is 32 elements: the first or the last 16 of two neighbouring
-// groups. Planes, each over all rows:
+// Weights are in octets (lib/octets.cuh). A chunk is 32 elements: the first or the last 16 of two
+// neighbouring groups. An octet has
 //
-//   low 4 bits, 16 bytes per chunk: the first group in low nibbles, the second in high nibbles
-//   heads, 16 bytes per block of 8 chunks: the f16 scales of scales and of minimums, then the groups' scales
-//   and minimums, packed as in the file
-//   Q5_K: the fifth bits, a word per chunk: quad i of group g is bit 4 g + i of each byte
+//   low 4 bits: run p has groups 2 p in low nibbles and 2 p + 1 in high nibbles, a chunk per piece
+//   heads, 16 bytes per row: the f16 scales of scales and of minimums, then the groups' scales and minimums,
+//   packed as in the file
+//   Q5_K: the fifth bits, a word per chunk, [4 runs, 8 rows, 2 chunks]: quad i of group g is bit 4 g + i of
+//   each byte
 #pragma once
 
 #include "../lib/affine.cuh"
+#include "../lib/octets.cuh"
 
 struct Q4K;
 template <>
@@ -19,6 +21,8 @@ template <>
 constexpr bool kOffsets<Q4K> = true;
 template <>
 constexpr bool kPartOfTwo<Q4K> = true;
+template <>
+constexpr bool kNibbles<Q4K> = true;
 
 struct Q4K : AffineCodes<Q4K, 32, 16> {
     static constexpr int kUnroll = 2;
@@ -26,10 +30,8 @@ struct Q4K : AffineCodes<Q4K, 32, 16> {
     static constexpr bool kHalves = true;
     // Nonzero if there are fifth bits (Q5_K).
     using Kind = uint32_t;
-    struct Row {
-        const uint8_t* low;
-        const uint8_t* heads;
-        const uint8_t* high;
+    struct Row : OctetRow {
+        Kind kind;
     };
     struct Chunk {
         uint4 low, head;
@@ -44,16 +46,27 @@ struct Q4K : AffineCodes<Q4K, 32, 16> {
         elem = col % 64 / 32 * 16 + col % 16;
     }
 
+    static constexpr uint32_t kHeads = 4 * kRunBytes, kHigh = kHeads + 16 * OCTET_ROWS;
+    DEVICE static uint32_t octet_bytes(Kind kind) { return kHigh + (has_high(kind) ? 32 * OCTET_ROWS : 0); }
+
+    // Row 0 to 7 of octets.
+    DEVICE static Row row_of(const uint8_t* octets, uint32_t row, Kind kind) { return {{octets, row}, kind}; }
     DEVICE static Row row(const LinearParams& w, uint32_t row) {
-        uint64_t all = uint64_t(w.rows) * w.chunks, before = uint64_t(row) * w.chunks;
-        const uint8_t* heads = w.data + all * 16;
-        const uint8_t* high = kind(w) ? heads + all * 2 + before * 4 : nullptr;
-        return {w.data + before * 16, heads + before * 2, high};
+        uint64_t eight = uint64_t(row / OCTET_ROWS) * (w.chunks / 8);
+        return row_of(w.data + eight * octet_bytes(kind(w)), row % OCTET_ROWS, kind(w));
+    }
+    // Fifth bits of a chunk in an octet.
+    DEVICE static const uint8_t* high_of(const uint8_t* octet, uint32_t row, uint32_t chunk) {
+        return octet + kHigh + chunk / 2 * 64 + row * 8 + chunk % 2 * 4;
     }
 
+    // A lane's chunks are at distances of a multiple of 8 (lib/linear.cuh), so it has the same place in each
+    // octet.
     DEVICE static Chunk load(Row row, uint32_t chunk) {
-        return {load_stream16(row.low + chunk * 16), load16(row.heads + chunk / 8 * 16),
-                row.high ? load4(row.high + chunk * 4) : 0};
+        const uint8_t* octet = row.octets + chunk / 8 * octet_bytes(row.kind);
+        uint32_t own = threadIdx.x % 8;
+        return {load_stream16(octet + row.piece(own / 2, own % 2)), load16(octet + kHeads + row.row * 16),
+                has_high(row.kind) ? load4(high_of(octet, row.row, own)) : 0};
     }
 
     // Scale and offset of each group of a chunk.
@@ -89,16 +102,18 @@ struct Q4K : AffineCodes<Q4K, 32, 16> {
     };
     DEVICE static Part part(Row row, uint32_t block, uint32_t member, Kind kind) {
         Part out;
-        uint32_t chunk = block / 2 * 2;
+        const uint8_t* octet = row.octets + block / 8 * octet_bytes(kind);
+        uint32_t run = block % 8 / 2;
 #pragma unroll
         for (uint32_t t = 0; t < 2; t++) {
-            out.low[t] = load4(row.low + (chunk + t) * 16 + 4 * member);
+            out.low[t] = load4(octet + row.piece(run, t) + 4 * member);
             out.high[t] = 0;
         }
-        out.head = load16(row.heads + block / 8 * 16);
+        out.head = load16(octet + kHeads + row.row * 16);
         if (has_high(kind)) {
-#pragma unroll
-            for (uint32_t t = 0; t < 2; t++) out.high[t] = load4(row.high + (chunk + t) * 4);
+            uint2 high = load8(high_of(octet, row.row, 2 * run));
+            out.high[0] = high.x;
+            out.high[1] = high.y;
         }
         return out;
     }
@@ -118,14 +133,39 @@ struct Q4K : AffineCodes<Q4K, 32, 16> {
         return out;
     }
 
+    // lib/linear_octets.cuh: scales and offsets of groups 4 half .. 4 half + 3 of a row.
+    DEVICE static void octet_scales(const Row& row, uint32_t half, float2 (&out)[4]) {
+        uint4 head = load16(row.octets + kHeads + row.row * 16);
+        uint32_t scales = head.y & 0x3f3f3f3fu, mins = head.z & 0x3f3f3f3fu;
+        if (half) {
+            scales = (head.w & 0x0f0f0f0fu) | (head.y >> 2 & 0x30303030u);
+            mins = (head.w >> 4 & 0x0f0f0f0fu) | (head.z >> 2 & 0x30303030u);
+        }
+        float of_scales[4], of_mins[4];
+        floats_of_codes(scales, of_scales);
+        floats_of_codes(mins, of_mins);
+        // The minimums' scale with the opposite sign.
+        float2 of_block = floats_of_half2(head.x ^ 0x80000000u);
+#pragma unroll
+        for (int i = 0; i < 4; i++) out[i] = {of_block.x * of_scales[i], of_block.y * of_mins[i]};
+    }
+    // The codes of one of the two groups of a part, in place.
+    DEVICE static void nibbles(const Part& part, uint32_t group, uint32_t (&out)[2]) {
+#pragma unroll
+        for (uint32_t t = 0; t < 2; t++) out[t] = part.low[t] & (group ? 0xf0f0f0f0u : 0x0f0f0f0fu);
+    }
+
     DEVICE static float value(const LinearParams& w, uint32_t row, uint32_t col) {
         Row at = Q4K::row(w, row);
         uint32_t chunk, elem;
         place(col, chunk, elem);
-        uint32_t group = elem / 16, b = elem % 16, code = at.low[chunk * 16 + b] >> (4 * group) & 15u;
-        if (at.high) code |= (at.high[chunk * 4 + b % 4] >> (elem / 4) & 1u) << 4;
+        const uint8_t* octet = at.octets + chunk / 8 * octet_bytes(at.kind);
+        uint32_t in_octet = chunk % 8, group = elem / 16, b = elem % 16;
+        uint32_t code = octet[at.piece(in_octet / 2, in_octet % 2) + b] >> (4 * group) & 15u;
+        if (has_high(at.kind))
+            code |= (high_of(octet, at.row, in_octet)[b % 4] >> (elem / 4) & 1u) << 4;
         Affine both[2];
-        affine_of(load16(at.heads + chunk / 8 * 16), chunk, both);
+        affine_of(load16(octet + kHeads + at.row * 16), chunk, both);
         Affine affine = group ? both[1] : both[0];
         return fmaf(static_cast<float>(code), affine.scale, affine.offset);
     }

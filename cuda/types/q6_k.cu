@@ -1,6 +1,7 @@
 #include "q6_k.cuh"
 
-#include "../lib/kernels.cuh"
+#include "../lib/kernels_octets.cuh"
 
 STERNA_KERNELS(Q6K, q6_k)
 STERNA_CODES_KERNELS(Q6K, q6_k)
+STERNA_OCTET_KERNELS(Q6K, q6_k)

@@ -1,18 +1,18 @@
 // Q6_K: 256 6-bit integers in 16 groups, with int8 group scales and one f16 scale; value = (q - 32) * group
 // scale * scale.
 //
-// Blocks of 210 bytes do not allow 16-byte loads, so the upload splits them into planes. A chunk is 64
-// elements: those of one half block h (of 128) whose index modulo 32 is below 16 (t = 0) or not (t = 1): 128
-// h + 32 i + 16 t + (0 .. 15), i = 0 .. 3. Each of its four groups has one group scale. Four planes, each
-// over all rows:
+// Weights are in octets (lib/octets.cuh). A chunk is 64 elements: those of one half block h (of 128) whose
+// index modulo 32 is below 16 (t = 0) or not (t = 1): 128 h + 32 i + 16 t + (0 .. 15), i = 0 .. 3. Each of
+// its four groups has one group scale. An octet has
 //
-//   low 4 bits, 32 bytes per chunk: 16 bytes of i = 0 (low nibble) and 2 (high), then 16 of i = 1 and 3
-//   high 2 bits, 16 bytes per chunk: i = 0 in the low bits to i = 3 in the high bits
-//   group scales, 4 bytes per chunk: i = 0 .. 3
-//   block scales, one f16 per block: chunks 4 b .. 4 b + 3
+//   low 4 bits, in runs 0 to 3: runs 2 h and 2 h + 1 have i = 0 and 1 in low nibbles, 2 and 3 in high nibbles
+//   high 2 bits, in runs 4 and 5, one per half block: i = 0 in the low bits to i = 3 in the high bits
+//   group scales, [8 rows, 4 chunks, 4 groups]
+//   block scales, one f16 per row
 #pragma once
 
 #include "../lib/affine.cuh"
+#include "../lib/octets.cuh"
 
 struct Q6K;
 template <>
@@ -25,12 +25,7 @@ struct Q6K : AffineCodes<Q6K, 64, 16> {
     static constexpr int kZeroPoint = 32;
     // lib/by_block.cuh
     static constexpr bool kHalves = true;
-    struct Row {
-        const uint8_t* low;
-        const uint8_t* high;
-        const uint32_t* groups;
-        const uint16_t* scales;
-    };
+    using Row = OctetRow;
     struct Chunk {
         uint4 low[2], high;
         uint32_t groups;
@@ -42,20 +37,33 @@ struct Q6K : AffineCodes<Q6K, 64, 16> {
         elem = col % 128 / 32 * 16 + col % 16;
     }
 
+    static constexpr uint32_t kGroups = 6 * kRunBytes, kScales = kGroups + 16 * OCTET_ROWS;
+    DEVICE static uint32_t octet_bytes(NoKind) { return kScales + 2 * OCTET_ROWS; }
+
+    // Row 0 to 7 of octets.
+    DEVICE static Row row_of(const uint8_t* octets, uint32_t row, NoKind) { return {octets, row}; }
     DEVICE static Row row(const LinearParams& w, uint32_t row) {
-        uint64_t all = uint64_t(w.rows) * w.chunks, before = uint64_t(row) * w.chunks;
-        const uint8_t* high = w.data + all * 32;
-        const uint8_t* groups = high + all * 16;
-        const uint8_t* scales = groups + all * 4;
-        return {w.data + before * 32, high + before * 16, reinterpret_cast<const uint32_t*>(groups) + before,
-                reinterpret_cast<const uint16_t*>(scales) + before / 4};
+        uint64_t eight = uint64_t(row / OCTET_ROWS) * (w.chunks / 4);
+        return {w.data + eight * octet_bytes({}), row % OCTET_ROWS};
+    }
+    // Group scales of a chunk in an octet, and the scale of a row.
+    DEVICE static uint32_t groups_of(const uint8_t* octet, uint32_t row, uint32_t chunk) {
+        return load4(octet + kGroups + row * 16 + chunk * 4);
+    }
+    DEVICE static uint16_t scale_at(const uint8_t* octet, uint32_t row) {
+        return reinterpret_cast<const uint16_t*>(octet + kScales)[row];
     }
 
+    // A lane's chunks are at distances of a multiple of 8 (lib/linear.cuh), so it has the same place in each
+    // octet.
     DEVICE static Chunk load(Row row, uint32_t chunk) {
-        return {{load_stream16(row.low + chunk * 32), load_stream16(row.low + chunk * 32 + 16)},
-                load_stream16(row.high + chunk * 16),
-                row.groups[chunk],
-                row.scales[chunk / 4]};
+        const uint8_t* octet = row.octets + chunk / 4 * octet_bytes({});
+        uint32_t own = threadIdx.x % 4, half = own / 2, t = own % 2;
+        const uint8_t* low = octet + row.piece(2 * half, t);
+        return {{load_stream16(low), load_stream16(low + kRunBytes)},
+                load_stream16(octet + row.piece(4 + half, t)),
+                groups_of(octet, row.row, own),
+                scale_at(octet, row.row)};
     }
 
     template <int M>
@@ -113,14 +121,15 @@ struct Q6K : AffineCodes<Q6K, 64, 16> {
     };
     DEVICE static Part part(Row row, uint32_t block, uint32_t member) {
         Part out;
-        uint32_t first = block / 4 * 2, i = block % 4;
+        const uint8_t* octet = row.octets + block / 8 * octet_bytes({});
+        uint32_t half = block % 8 / 4, i = block % 4;
 #pragma unroll
         for (uint32_t t = 0; t < 2; t++) {
-            out.low[t] = load4(row.low + (first + t) * 32 + i % 2 * 16 + 4 * member);
-            out.high[t] = load4(row.high + (first + t) * 16 + 4 * member);
-            out.groups[t] = row.groups[first + t];
+            out.low[t] = load4(octet + row.piece(2 * half + i % 2, t) + 4 * member);
+            out.high[t] = load4(octet + row.piece(4 + half, t) + 4 * member);
+            out.groups[t] = groups_of(octet, row.row, 2 * half + t);
         }
-        out.scale = row.scales[block / 8];
+        out.scale = scale_at(octet, row.row);
         return out;
     }
     DEVICE static Codes codes(const Part& part, uint32_t block, uint32_t) {
@@ -135,14 +144,24 @@ struct Q6K : AffineCodes<Q6K, 64, 16> {
         return out;
     }
 
+    // lib/linear_octets.cuh: both scales of blocks 4 half .. 4 half + 3 of a row.
+    DEVICE static void octet_scales(const Row& row, uint32_t half, float2 (&out)[4]) {
+        float scale = float_of_half(scale_at(row.octets, row.row)), first[4], second[4];
+        floats_of_bytes(groups_of(row.octets, row.row, 2 * half), first);
+        floats_of_bytes(groups_of(row.octets, row.row, 2 * half + 1), second);
+#pragma unroll
+        for (int i = 0; i < 4; i++) out[i] = {scale * first[i], scale * second[i]};
+    }
+
     DEVICE static float value(const LinearParams& w, uint32_t row, uint32_t col) {
         uint32_t chunk, elem;
         place(col, chunk, elem);
-        uint32_t i = elem / 16, byte = elem % 16;
+        uint32_t i = elem / 16, byte = elem % 16, half = chunk % 4 / 2, t = chunk % 2;
         Row at = Q6K::row(w, row);
-        uint32_t low = at.low[chunk * 32 + i % 2 * 16 + byte] >> (i / 2 * 4) & 15u;
-        uint32_t high = at.high[chunk * 16 + byte] >> (2 * i) & 3u;
-        float group = static_cast<float>(static_cast<int8_t>(at.groups[chunk] >> (8 * i)));
-        return float_of_half(at.scales[chunk / 4]) * group * (static_cast<float>(low | high << 4) - 32.0f);
+        const uint8_t* octet = at.octets + chunk / 4 * octet_bytes({});
+        uint32_t low = octet[at.piece(2 * half + i % 2, t) + byte] >> (i / 2 * 4) & 15u;
+        uint32_t high = octet[at.piece(4 + half, t) + byte] >> (2 * i) & 3u;
+        float group = static_cast<float>(static_cast<int8_t>(groups_of(octet, at.row, chunk % 4) >> (8 * i)));
+        return float_of_half(scale_at(octet, at.row)) * group * (static_cast<float>(low | high << 4) - 32.0f);
     }
 };

@@ -20,8 +20,8 @@ pub mod wgpu;
 
 pub use memory::{CardRates, DeviceMemory, Macs, MemoryKind, MemoryPart, Overhead};
 pub use options::{
-    Auto, CardOnPaper, DeviceOptions, Entry, GpuLayers, Int8, MinBatch, Numa, Opened, OptionId, Profile,
-    Proportions, Resident, SplitMode,
+    Auto, CardOnPaper, DeviceOptions, Entry, GpuLayers, Int8, MinBatch, Numa, Octets, Opened, OptionId,
+    Profile, Proportions, Resident, SplitMode,
 };
 pub use registry::{NAMES, REGISTRY, auto, devices, open};
 
@@ -165,6 +165,17 @@ pub trait Backend: Send {
     fn self_test_key(&self) -> Option<String> {
         None
     }
+
+    /// Name of a second set of kernels for stages of a program, if the device has one and no option chooses
+    /// between them: a self-test may compare both and choose the faster one. Programs that are compiled later
+    /// use it if [`use_other_kernels`](Self::use_other_kernels) says so.
+    fn other_kernels(&self, _p: &Program) -> Option<&'static str> {
+        None
+    }
+
+    /// Chooses between the sets of kernels for the programs that are compiled from now on. Uploaded weights
+    /// serve both.
+    fn use_other_kernels(&mut self, _yes: bool) {}
 
     /// Number of devices that share the layers of a program.
     fn n_devices(&self) -> usize {

@@ -115,6 +115,8 @@ options! {
         stream_slots: usize, StreamSlots;
         /// Smallest batch for which streamed weights are copied to the GPU.
         op_offload_min_batch: MinBatch, MinBatch;
+        /// On a GPU, the kernels for steps of 2 to 64 rows: those that stream weights through shared memory.
+        octets: Octets, Octets;
         /// Layers whose weights stay in memory on the CPU; the others are read in every step.
         resident_layers: Resident, ResidentLayers;
         /// Placement of the threads of the CPU.
@@ -223,6 +225,32 @@ impl FromStr for GpuLayers {
                 .parse()
                 .map(Self::Count)
                 .map_err(|_| format!("want all, auto or one number of layers, got `{n}`")),
+        }
+    }
+}
+
+/// The kernels of block types for steps of 2 to 64 rows on a GPU: those that stream weights, stored in octets
+/// (8 rows by 256 columns), through shared memory, or those that load them to registers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Octets {
+    /// Streamed if the self-test has found that to be right and faster on this GPU.
+    #[default]
+    Auto,
+    /// Streamed where a type has such kernels.
+    On,
+    /// To registers.
+    Off,
+}
+
+impl FromStr for Octets {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<Self, String> {
+        match word {
+            "auto" => Ok(Self::Auto),
+            "on" => Ok(Self::On),
+            "off" => Ok(Self::Off),
+            other => Err(format!("want auto, on or off, got `{other}`")),
         }
     }
 }
@@ -385,6 +413,7 @@ mod tests {
         }
         assert_eq!(error_of::<Int8>("fast"), "want auto, packed or floats, got `fast`");
         assert_eq!(error_of::<GpuLayers>("some"), "want all, auto or one number of layers, got `some`");
+        assert_eq!(error_of::<Octets>("yes"), "want auto, on or off, got `yes`");
         assert_eq!(error_of::<MinBatch>("0"), "want auto, off or a number of rows from 1 on, got `0`");
         assert!(
             error_of::<Resident>("many").starts_with("want auto, all, none, mapped or a number of layers")

@@ -6,11 +6,16 @@ use clap::Args;
 
 use super::CliError;
 use super::names::with_flags;
+use crate::selftest::Passes;
 use crate::{backend, demo};
 
 /// Lists the backends of this build and what each finds on this machine.
 #[derive(Args, Debug)]
-pub struct DevicesArgs {}
+pub struct DevicesArgs {
+    /// Also list the kernels that self-tests have chosen for models on this machine's GPUs, and why
+    #[arg(short, long)]
+    verbose: bool,
+}
 
 impl DevicesArgs {
     /// Runs the subcommand.
@@ -27,6 +32,11 @@ impl DevicesArgs {
         }
         for (name, code) in backend::REGISTRY.iter().filter_map(|entry| Some((entry.name, entry.code?))) {
             writeln!(out, "{name}: {}", code())?;
+        }
+        if self.verbose {
+            for (tested, choice) in Passes::in_folder(backend::cache_dir()).choices() {
+                writeln!(out, "{tested}: {choice}")?;
+            }
         }
         Ok(out.flush()?)
     }

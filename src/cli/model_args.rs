@@ -20,8 +20,8 @@ use super::source::Source;
 use super::units::{Threads, count, threads};
 use super::{CliError, names, trust};
 use crate::backend::{
-    Backend, BackendError, DeviceOptions, GpuLayers, Int8, MinBatch, Numa, Opened, OptionId, Plan, Profile,
-    Proportions, REGISTRY, Resident, SplitMode,
+    Backend, BackendError, DeviceOptions, GpuLayers, Int8, MinBatch, Numa, Octets, Opened, OptionId, Plan,
+    Profile, Proportions, REGISTRY, Resident, SplitMode,
 };
 use crate::engine::fit::Codecs;
 use crate::engine::{self, ACT_TYPES, ActType, Engine, EngineOptions, Error, HEAD_TYPES, HeadType, Mmproj};
@@ -132,6 +132,10 @@ pub struct DeviceArgs {
     /// their layers: auto (measured), a number of rows (1: always copy), or off (never copy) [default: auto]
     #[arg(long, value_name = "N", value_parser = word::<MinBatch>())]
     op_offload_min_batch: Option<MinBatch>,
+    /// Kernels of a GPU for steps of 2 to 64 rows that stream weights through shared memory: auto (if the
+    /// self-test has found them right and faster), on, off (cuda) [default: auto]
+    #[arg(long, value_name = "WHEN", value_parser = word::<Octets>())]
+    octets: Option<Octets>,
     /// Layers whose weights the CPU backend keeps in memory: auto (as many as fit), all, none (nor the output
     /// head), or a number; the others are read from the file in every step [default: auto]
     #[arg(long, value_name = "N", value_parser = resident_layers)]
@@ -213,6 +217,7 @@ impl DeviceArgs {
             override_tensor: self.overrides().filter(|list| !is_there(list)),
             stream_slots: self.stream_slots,
             op_offload_min_batch: self.op_offload_min_batch,
+            octets: self.octets.filter(|how| *how != Octets::Auto),
             resident_layers: self.resident_layers,
             // Other backends have no CPU threads.
             numa: self.numa.filter(|_| backend == "cpu"),

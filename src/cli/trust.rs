@@ -30,16 +30,22 @@ fn trusted(mut backend: Box<dyn Backend>, gguf: &Gguf, options: &EngineOptions) 
     };
     let what = format!("{device}, {}", selftest::kinds(&layers.program));
     let passes = Passes::in_folder(cache_dir());
-    if passes.has(&what) {
+    let choice = passes.choice(&what);
+    if passes.has(&what) && (choice.is_some() || backend.other_kernels(&layers.program).is_none()) {
+        backend.use_other_kernels(choice.is_some_and(|choice| choice.taken));
         return Ok(backend);
     }
     let name = backend.name();
     let wrong = |detail| BackendError::Device { backend: name, call: "self-test", detail };
     let start = Instant::now();
     let Ok(layers) = layers.read() else { return Ok(backend) };
-    match selftest::check_for(&layers, &mut *backend) {
-        Ok(None) => {}
-        Ok(Some(detail)) => return Err(wrong(format!("{detail} (--no-self-test skips this check)"))),
+    let checked = selftest::check_for(&layers, &mut *backend).and_then(|found| match found {
+        Some(detail) => Ok(Err(detail)),
+        None => selftest::choose(&layers, &mut *backend).map(Ok),
+    });
+    let choice = match checked {
+        Ok(Ok(choice)) => choice,
+        Ok(Err(detail)) => return Err(wrong(format!("{detail} (--no-self-test skips this check)"))),
         Err(err) => {
             return match err.downcast().map(|err| *err) {
                 Ok(BackendError::Missing { .. } | BackendError::OutOfMemory { .. }) => Ok(backend),
@@ -47,16 +53,22 @@ fn trusted(mut backend: Box<dyn Backend>, gguf: &Gguf, options: &EngineOptions) 
                 Err(err) => Err(wrong(err.to_string())),
             };
         }
-    }
+    };
     passes.keep(&what);
+    choice.iter().for_each(|choice| passes.keep_choice(&what, choice));
     let seconds = start.elapsed().as_secs_f64();
     let passed = "passed a self-test for this model's layers, which is repeated only when these, the \
                   driver or the kernels change";
     names::note("note", &format!("{name}: {} {passed} ({seconds:.1} s)", backend.device()));
+    if let Some(choice) = &choice {
+        names::note("note", &format!("{name}: {choice}"));
+    }
     // Dropping the backend frees the models of the test.
     drop(backend);
-    match options.device.name() {
+    let mut backend = match options.device.name() {
         "auto" => backend::open(name, options.n_threads()),
         _ => options.device.open(options.n_threads()),
-    }
+    }?;
+    backend.use_other_kernels(choice.is_some_and(|choice| choice.taken));
+    Ok(backend)
 }

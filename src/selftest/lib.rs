@@ -5,12 +5,14 @@
 //! runs anything; `passes.rs` stores the result.
 #![forbid(unsafe_code)]
 
+mod choice;
 mod passes;
 
 use std::ops::ControlFlow;
 
 use ggml_types::{KvCodec, KvSide, kv_on};
 
+pub use self::choice::{Choice, choose};
 pub use self::passes::Passes;
 use sterna_backend::{Backend, BackendError, Exec, KvPage, WeightId};
 use sterna_gguf::Gguf;
@@ -237,6 +239,11 @@ fn pages(program: &Program) -> PageTable {
     pages
 }
 
+/// Tokens that the rows of a test are from.
+fn n_tokens(program: &Program) -> usize {
+    program.logits().map_or(600, |s| program.buf_decl(s.logits).cols.min(600))
+}
+
 fn all_stages(program: &Program) -> Vec<usize> {
     (0..program.stages.len()).collect()
 }
@@ -268,7 +275,7 @@ fn compare(
     let weights = load(of_cpu, cpu)?;
     let of_cpu = cpu.compile(&of_cpu.program, &weights)?;
     let mut pages = pages(program);
-    let n_tokens = program.logits().map_or(600, |s| program.buf_decl(s.logits).cols.min(600));
+    let n_tokens = n_tokens(program);
     let mut lines: Vec<Line> = Vec::new();
     let mut pos = 0;
     let picks = program.sample().is_some();

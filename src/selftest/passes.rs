@@ -1,8 +1,10 @@
-//! Devices that have passed their self-test: a small file per device in the user's cache folder. Files that
-//! cannot be read or written are treated as missing.
+//! Devices that have passed their self-test, and the kernels that it has chosen: small files in the user's
+//! cache folder. Files that cannot be read or written are treated as missing.
 
 use std::fs;
 use std::path::PathBuf;
+
+use super::Choice;
 
 /// The files of passed tests.
 #[derive(Debug)]
@@ -18,6 +20,35 @@ impl Passes {
 
     fn path(&self, what: &str) -> Option<PathBuf> {
         Some(self.dir.as_ref()?.join(format!("passed-{:08x}", crc32fast::hash(what.as_bytes()))))
+    }
+
+    /// The kernels that were chosen after the test `what`, if there was a choice.
+    pub fn choice(&self, what: &str) -> Option<Choice> {
+        self.choices().into_iter().find(|(of, _)| of == what).map(|(_, choice)| choice)
+    }
+
+    /// Records the kernels that were chosen after the test `what`.
+    pub fn keep_choice(&self, what: &str, choice: &Choice) {
+        let Choice { name, taken, why } = choice;
+        let (Some(dir), Some(path)) = (&self.dir, self.path(what)) else { return };
+        let path = path.with_extension("kernels");
+        let text = format!("{what}\n{name}\n{taken}\n{why}\n");
+        let _ = fs::create_dir_all(dir).and_then(|()| fs::write(path, text));
+    }
+
+    /// All chosen kernels, each with its test, in the order of their files' names.
+    pub fn choices(&self) -> Vec<(String, Choice)> {
+        let files = self.dir.iter().filter_map(|dir| fs::read_dir(dir).ok()).flatten().flatten();
+        let mut paths: Vec<PathBuf> = files.map(|file| file.path()).collect();
+        paths.retain(|path| path.extension().is_some_and(|extension| extension == "kernels"));
+        paths.sort_unstable();
+        let read = |path: &PathBuf| {
+            let text = fs::read_to_string(path).ok()?;
+            let [what, name, taken, why] = text.lines().collect::<Vec<_>>()[..] else { return None };
+            let taken = taken.parse().ok()?;
+            Some((what.to_owned(), Choice { name: name.to_owned(), taken, why: why.to_owned() }))
+        };
+        paths.iter().filter_map(read).collect()
     }
 
     /// True if the test `what` has passed.
@@ -43,6 +74,11 @@ mod tests {
         assert!(!passes().has("a card"));
         passes().keep("a card");
         assert!(passes().has("a card") && !passes().has("another card"));
+        let choice = Choice { name: "octets".into(), taken: true, why: "8 rows 5 us, otherwise 9".into() };
+        passes().keep_choice("a card", &choice);
+        assert_eq!(passes().choice("a card"), Some(choice.clone()));
+        assert_eq!(passes().choice("another card"), None);
+        assert_eq!(passes().choices(), [("a card".to_owned(), choice)]);
         let nowhere = Passes::in_folder(None);
         nowhere.keep("a card");
         assert!(!nowhere.has("a card"));

@@ -26,6 +26,8 @@ mod long_rows;
 mod lora;
 mod mamba;
 #[cfg(feature = "simt")]
+mod octets;
+#[cfg(feature = "simt")]
 mod profile;
 mod run_ahead;
 mod sampling;

@@ -41,7 +41,8 @@ pub struct Counting {
 
 impl Counting {
     pub fn card(bytes: u64) -> Self {
-        let limits = Limits { multiprocessors: 48, shared_bytes: 99 << 10, prefetch_bytes: 0 };
+        let limits =
+            Limits { multiprocessors: 48, shared_bytes: 99 << 10, prefetch_bytes: 0, streams_octets: false };
         let (used, locked, recorded) = Default::default();
         Self { on: None, bytes, used, locked, limits, recorded }
     }

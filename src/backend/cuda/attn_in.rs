@@ -15,7 +15,7 @@ use super::linear::{self, Input};
 use super::op::{Op, Ops};
 use super::params::{
     APPEND_BLOCKS_SHARED_BYTES, APPEND_THREADS, APPEND_TRELLIS_THREADS, AppendBlocksParams, AppendParams,
-    AttnInParams,
+    AttnInParams, OCTET_ROWS,
 };
 use super::post_norm::RowNorm;
 use super::weight::layer_params;
@@ -142,12 +142,17 @@ impl Op for Fused<'_> {
     fn launches(&self, cx: &Cx<'_>) -> Vec<Launch> {
         let Self { s, q, has_heads } = *self;
         let [wq, wk, wv] = self.linears().map(|w| layer_params(cx.weights, w));
-        let work = work(cx.p, self.linears());
         let (step, q) = (cx.tables_for(s.kv), cx.address(q));
         let (kv, raw) = cx.memory.kvs[s.kv.0 as usize].for_attn_in(cx.memory.raw);
         let rope = s.rope.filter(|_| !has_heads);
         let rope = rope.map_or(memory::NO_ROPE, |rope| cx.memory.ropes[rope.0 as usize]);
         let raw = if has_heads { cx.memory.products } else { raw };
+        // The pairs of each 8 slots are of one layer and head, and their first and second rows either in an
+        // octet each or neighbours.
+        let is_whole = |n: u32| n.is_multiple_of(2 * OCTET_ROWS);
+        let in_octets = is_whole(wq.rows) && is_whole(wk.rows) && is_whole(kv.head_dim);
+        let in_octets = in_octets && (rope.adjacent == 1 || rope.pairs.is_multiple_of(OCTET_ROWS));
+        let work = work(cx.p, self.linears()).in_octets(in_octets);
         let params = |in_| AttnInParams { step, in_, wq, wk, wv, rope, kv, q, raw };
         linear::launches(cx, "attn_in", &s.wq, &input(s), work, params)
     }

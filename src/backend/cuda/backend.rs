@@ -4,19 +4,26 @@ use std::ops::Range;
 
 use ggml_types::{HostTensor, QuantType};
 
-use super::driver::Driver;
+use super::driver::{Driver, Limits};
 use super::exec::{self, Compiled, Streamed};
 use super::host::{Host, Processor, Stages};
+use super::linear::geometry::octets_shared_bytes;
 use super::profile::Profiling;
 use super::sample;
 use super::stream::{Layout, Stream, Streaming};
-use super::weight::{DeviceWeight, Mma, WeightFormat};
-use crate::{Backend, BackendError, DeviceMemory, Exec, KvPage, MinBatch, Opened, Plan, StageTime, WeightId};
-use sterna_program::{ActQuant, Buf, Program, Sampling, Step, Weight};
+use super::weight::{DeviceWeight, Mma, Products, WeightFormat};
+use crate::{
+    Backend, BackendError, DeviceMemory, Exec, KvPage, MinBatch, Octets, Opened, OptionId, Plan, StageTime,
+    WeightId,
+};
+use sterna_program::{ActQuant, Buf, Linear, Program, Sampling, Step, Weight};
 
 /// Runs programs on a GPU.
 pub struct Cuda {
     pub(super) driver: Box<dyn Driver>,
+    /// The choice between kernels that stream octets and others; `is_faster` is what a self-test has found.
+    octets: Octets,
+    is_faster: bool,
     /// The timing of stages, if enabled.
     profiling: Option<Profiling>,
     /// The layers whose weights stay in host memory, if any.
@@ -57,6 +64,8 @@ impl Cuda {
     pub fn on(driver: Box<dyn Driver>) -> Self {
         Self {
             driver,
+            octets: Octets::Auto,
+            is_faster: false,
             profiling: None,
             streaming: None,
             open_processor: None,
@@ -72,6 +81,34 @@ impl Cuda {
     #[must_use]
     pub fn with_cpu(self, open: impl Fn() -> Opened + Send + 'static) -> Self {
         Self { open_processor: Some(Box::new(open)), ..self }
+    }
+
+    /// The same, with a choice of the kernels for a few rows.
+    ///
+    /// # Errors
+    /// If a block of this GPU has too little shared memory for [`Octets::On`].
+    pub fn with_octets(self, octets: Octets) -> Result<Self, BackendError> {
+        if octets == Octets::On && !self.has_octets() {
+            let (have, want) = (self.driver.limits().shared_bytes >> 10, octets_shared_bytes() >> 10);
+            let detail = format!("want off: a block needs {want} KiB of shared memory, this GPU has {have}");
+            return Err(BackendError::option(self.driver.name(), OptionId::Octets, detail));
+        }
+        Ok(Self { octets, ..self })
+    }
+
+    /// True if the GPU can run kernels that stream octets.
+    fn has_octets(&self) -> bool {
+        self.driver.limits().shared_bytes as usize >= octets_shared_bytes()
+    }
+
+    /// The properties of the GPU, with the chosen kernels.
+    fn limits(&self) -> Limits {
+        let streams_octets = match self.octets {
+            Octets::Auto => self.is_faster,
+            Octets::On => true,
+            Octets::Off => false,
+        };
+        Limits { streams_octets, ..self.driver.limits() }
     }
 
     /// The same, with or without timing of stages.
@@ -95,7 +132,7 @@ impl Cuda {
 
     /// The memory that a program needs.
     fn planned(&self, p: &Program) -> Result<DeviceMemory, BackendError> {
-        exec::plan(&*self.driver, p, self.streaming().as_ref(), self.profiling)
+        exec::plan(&*self.driver, self.limits(), p, self.streaming().as_ref(), self.profiling)
     }
 
     /// Copies the weights of a program to the GPU, or to the host memory from which they are streamed.
@@ -177,6 +214,18 @@ impl Backend for Cuda {
         self.driver.self_test_key()
     }
 
+    fn other_kernels(&self, p: &Program) -> Option<&'static str> {
+        let in_octets = |linear: &Linear| {
+            Products::of(p.weight_decl(linear.w).ty, linear.act).and_then(Products::octet_bytes).is_some()
+        };
+        let any = p.stages.iter().any(|(_, stage)| stage.linears().1.any(in_octets));
+        (any && self.octets == Octets::Auto && self.has_octets()).then_some("octets")
+    }
+
+    fn use_other_kernels(&mut self, yes: bool) {
+        self.is_faster = yes && self.has_octets();
+    }
+
     fn note(&self) -> Option<String> {
         self.note.clone()
     }
@@ -206,11 +255,12 @@ impl Backend for Cuda {
             self.plan(p)?;
         }
         let streaming = self.streaming();
-        let layout = exec::layout(&*self.driver, p, streaming.as_ref(), self.profiling)?;
+        let layout = exec::layout(&*self.driver, self.limits(), p, streaming.as_ref(), self.profiling)?;
         let Placed { weights: placed, in_place, stream } = self.place(p, &layout, weights)?;
         let host = self.host(p, &layout, streaming.as_ref(), weights)?;
         let streamed = Streamed { layout: &layout, in_place, stream, host };
-        let compiled = Compiled::new(&mut *self.driver, p, placed, streamed, self.profiling)?;
+        let limits = self.limits();
+        let compiled = Compiled::new(&mut *self.driver, limits, p, placed, streamed, self.profiling)?;
         self.note = compiled.note();
         self.execs.push(compiled);
         Ok(Exec(self.execs.len() as u32 - 1))

@@ -304,7 +304,7 @@ impl Op for Mixed<'_> {
             // The router runs as an expert that every row uses, in tiles of neighbouring rows.
             let norm = Some(s.norm_of_router());
             let of_all = Layer { linear: router, at: entries(s) - 1, act: ACT_NONE, x, norm, out: logits };
-            let work = Work::new(experts.len(), false);
+            let work = Work::new(experts.len(), false).in_octets(true);
             let chunks = self::products(p, router).expect("it was uploaded").chunks(dim);
             let lanes_log2 = geometry::lanes_log2(cx.limits, chunks, work);
             let blocks = Blocks::by_tile(cx, router, rows.div_ceil(MMA_ROWS as usize), work, lanes_log2);

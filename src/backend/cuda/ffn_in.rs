@@ -94,7 +94,7 @@ impl Op for Fused<'_> {
         let gate = s.gate.as_ref().map_or(NO_LINEAR, |gate| layer_params(cx.weights, gate));
         let up = layer_params(cx.weights, &s.up);
         let (h, act) = (cx.buf(s.h), combine::act(s.act));
-        let work = work(cx.p, s);
+        let work = work(cx.p, s).in_octets(true);
         let params = |in_| FfnInParams { step: cx.tables(), in_, gate, up, h, act, reserved: 0 };
         linear::launches(cx, "ffn_in", &s.up, &input(s), work, params)
     }

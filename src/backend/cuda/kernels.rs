@@ -2,11 +2,12 @@
 
 use super::kernel_name::KernelName;
 use super::linear::matmul::Matmul;
-use super::weight::{self, Mma, WeightFormat};
+use super::weight::{self, Mma, Products, WeightFormat};
 use super::{
     adapters, add_vector, attend, combine, conv, delta, experts, hadamard, heads, kv, latent_in, logits,
     mamba, post_norm, profile, sample,
 };
+use sterna_program::ActQuant;
 
 /// Every kernel that this backend may ask a driver for. A driver's `Kernel` is an index into it.
 pub fn all() -> impl Iterator<Item = KernelName> {
@@ -17,9 +18,10 @@ pub fn all() -> impl Iterator<Item = KernelName> {
         .chain(conv::KERNELS)
         .chain(mamba::KERNELS)
         .chain([latent_in::KERNEL]);
-    let of_rows = [combine::KERNEL, experts::ROUTE, experts::MIX, weight::QUANT_BLOCKS, hadamard::KERNEL];
+    let of_rows = [combine::KERNEL, experts::ROUTE, experts::MIX, hadamard::KERNEL];
     let single = of_rows
         .into_iter()
+        .chain([weight::QUANT_BLOCKS, weight::QUANT_OCTETS])
         .chain(heads::KERNELS)
         .chain(post_norm::KERNELS)
         .chain(adapters::KERNELS)
@@ -32,9 +34,10 @@ fn of_type(format: &WeightFormat) -> Vec<KernelName> {
     let of = |stage| KernelName::of(stage, format.ty.name());
     let floats = |stage| KernelName { floats: true, ..of(stage) };
     let by_block = if format.mma == Some(Mma::Codes) { Matmul::variants(format.mma) } else { &[] };
+    let octets = Products::of(format.ty, ActQuant::I8PerBlock).and_then(Products::octet_bytes);
     // Codes are multiplied as halves if activations are not quantised by block.
     let others = format.mma.map(|mma| if mma == Mma::Codes { Mma::Halves } else { mma });
-    let matmuls = Matmul::variants(others).iter().chain(by_block);
+    let matmuls = Matmul::variants(others).iter().chain(by_block).chain(octets.map(|_| &Matmul::Octets));
     let linear = ["attn_in", "proj_add", "ffn_in", "logits"];
     let mut all: Vec<_> =
         matmuls.flat_map(|matmul| linear.map(|stage| of(stage).of_kind(matmul.kind()))).collect();

@@ -46,6 +46,7 @@ mod mamba;
 mod memory;
 mod mixture;
 pub mod occupancy;
+mod octets;
 mod op;
 mod open;
 mod pack;
@@ -84,6 +85,7 @@ pub const ENTRY: Entry = Entry {
         OptionId::StreamSlots,
         OptionId::OverrideTensor,
         OptionId::MinBatch,
+        OptionId::Octets,
     ],
     auto: Some(Auto { rank: 2, is_there: || driver::real::cards().is_ok() }),
     devices: |_| match driver::real::cards_with_memory() {

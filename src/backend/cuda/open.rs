@@ -32,6 +32,7 @@ pub fn streaming(options: &DeviceOptions) -> Result<Option<Streaming>, BackendEr
 pub fn open(options: &DeviceOptions, threads: usize) -> Opened {
     let profiling = options.profile.map(Profiling::from);
     let streaming = streaming(options)?;
+    let octets = options.octets.unwrap_or_default();
     let ordinals = |list: &str| list.split(',').map(ordinal).collect::<Result<Vec<i32>, _>>();
     let chosen = options.device.as_deref().map(ordinals).transpose()?;
     let proportions = options.tensor_split.as_ref().map(Proportions::as_slice);
@@ -45,7 +46,7 @@ pub fn open(options: &DeviceOptions, threads: usize) -> Opened {
     }
     let one = |ordinal| -> Opened {
         let card = Cuda::on(Box::new(Card::open(ordinal)?));
-        let card = card.profiled(profiling).streamed(streaming.clone());
+        let card = card.profiled(profiling).streamed(streaming.clone()).with_octets(octets)?;
         Ok(Box::new(card.with_cpu(move || processor(threads))))
     };
     if !is_split {
@@ -71,7 +72,8 @@ pub fn open(options: &DeviceOptions, threads: usize) -> Opened {
     }
     let card = |ordinal: i32| Ok(Box::new(Card::open(ordinal)?) as Box<dyn Driver>);
     let drivers = chosen.into_iter().map(card).collect::<Result<_, BackendError>>()?;
-    Ok(Box::new(Split::on(drivers, proportions.map(<[f64]>::to_vec))?.profiled(profiling)))
+    let split = Split::on(drivers, proportions.map(<[f64]>::to_vec))?.profiled(profiling);
+    Ok(Box::new(split.with_octets(octets)?))
 }
 
 /// Opens the backend on a GPU that this machine does not have, for planning.
@@ -86,6 +88,7 @@ pub fn on_paper(options: &DeviceOptions, card: &CardOnPaper) -> Opened {
     };
     let driver = OnPaper::new(card, memory_bytes.unwrap_or(card.memory_bytes));
     let card = Cuda::on(Box::new(driver)).streamed(streaming(options)?);
+    let card = card.with_octets(options.octets.unwrap_or_default())?;
     // A plan compiles nothing, so the CPU backend is never opened.
     Ok(Box::new(card.with_cpu(|| processor(1))))
 }

@@ -40,21 +40,14 @@ fn by_quads(bits: u32) -> [u8; 4] {
     (0..8).fold(0, |word, i| word | spread(bits >> (4 * i) & 15) << i).to_le_bytes()
 }
 
-/// Q5_K: low bits as in the file, headers, and the fifth bits by chunks.
-pub fn q5_k(bytes: &[u8]) -> Vec<u8> {
-    each(bytes, 176, [128, 16, 32], |block, [low, head, high]| {
-        low.copy_from_slice(&block[48..]);
-        head.copy_from_slice(&block[..16]);
-        for (chunk, high) in high.chunks_exact_mut(4).enumerate() {
-            let (pair, t) = (chunk / 2, chunk % 2);
-            let of_quad = |quad: usize| {
-                let (group, i) = (quad / 4, quad % 4);
-                (word(block, 16 + 16 * t + 4 * i) >> (2 * pair + group) & 0x0101_0101) << quad
-            };
-            let bits: u32 = (0..8).map(of_quad).sum();
-            high.copy_from_slice(&bits.to_le_bytes());
-        }
-    })
+/// Fifth bits of a chunk of a Q5_K block: bit `i` of byte `e` is that of element `e` of quad `i`.
+pub fn q5_k_high(block: &[u8], chunk: usize) -> u32 {
+    let (pair, t) = (chunk / 2, chunk % 2);
+    let of_quad = |quad: usize| {
+        let (group, i) = (quad / 4, quad % 4);
+        (word(block, 16 + 16 * t + 4 * i) >> (2 * pair + group) & 0x0101_0101) << quad
+    };
+    (0..8).map(of_quad).sum()
 }
 
 /// Q5_0: low bits, fifth bits, scales.

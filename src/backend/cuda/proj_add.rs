@@ -60,7 +60,7 @@ impl Op for Fused<'_> {
 
     fn launches(&self, cx: &Cx<'_>) -> Vec<Launch> {
         let (w, x) = (layer_params(cx.weights, &self.0.w), cx.buf(self.0.x));
-        let work = Work::new(w.rows as usize, false);
+        let work = Work::new(w.rows as usize, false).in_octets(true);
         let params = |in_| ProjAddParams { step: cx.tables(), in_, w, x };
         linear::launches(cx, "proj_add", &self.0.w, &input(self.0), work, params)
     }

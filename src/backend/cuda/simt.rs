@@ -16,6 +16,7 @@ pub const ENTRY: Entry = Entry {
         OptionId::StreamSlots,
         OptionId::OverrideTensor,
         OptionId::MinBatch,
+        OptionId::Octets,
     ],
     auto: None,
     devices: |threads| vec![Ok(on(threads).device())],
@@ -23,6 +24,7 @@ pub const ENTRY: Entry = Entry {
     open: |options, threads| {
         let profiling = options.profile.map(Profiling::from);
         let cuda = on(threads).profiled(profiling).streamed(streaming(options)?);
+        let cuda = cuda.with_octets(options.octets.unwrap_or_default())?;
         Ok(Box::new(cuda.with_cpu(move || processor(threads))))
     },
     on_paper: None,

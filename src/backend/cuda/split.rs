@@ -13,7 +13,7 @@ use super::driver::{Driver, Piece};
 use super::exec::Compiled;
 use super::profile::Profiling;
 use super::sample;
-use crate::{Backend, BackendError, DeviceMemory, Exec, KvPage, Plan, StageTime, WeightId};
+use crate::{Backend, BackendError, DeviceMemory, Exec, KvPage, Octets, Plan, StageTime, WeightId};
 use sterna_program::{ActQuant, Buf, Part, Program, RowsOf, Sampling, Step};
 
 /// Runs programs on several GPUs.
@@ -77,6 +77,15 @@ impl Split {
             weights: Vec::new(),
             execs: Vec::new(),
         })
+    }
+
+    /// The same, with a choice of the kernels for a few rows.
+    ///
+    /// # Errors
+    /// As [`Cuda::with_octets`].
+    pub fn with_octets(mut self, octets: Octets) -> Result<Self, BackendError> {
+        self.cards = self.cards.into_iter().map(|card| card.with_octets(octets)).collect::<Result<_, _>>()?;
+        Ok(self)
     }
 
     /// The same, with or without timing of stages.
@@ -247,6 +256,16 @@ impl Backend for Split {
     fn self_test_key(&self) -> Option<String> {
         let each: Vec<_> = self.cards.iter().map(Backend::self_test_key).collect::<Option<_>>()?;
         Some(format!("layers over {}", each.join("; ")))
+    }
+
+    /// The name if all GPUs have them.
+    fn other_kernels(&self, p: &Program) -> Option<&'static str> {
+        let each: Option<Vec<_>> = self.cards.iter().map(|card| card.other_kernels(p)).collect();
+        each?.first().copied()
+    }
+
+    fn use_other_kernels(&mut self, yes: bool) {
+        self.cards.iter_mut().for_each(|card| card.use_other_kernels(yes));
     }
 
     fn n_devices(&self) -> usize {

@@ -7,8 +7,8 @@ use ggml_types::{HostTensor, QuantType, types};
 use super::alloc::Allocator;
 use super::driver::{Address, Driver};
 use super::kernel_name::KernelName;
-use super::pack;
 use super::params::{self, LINEAR_ROWS, LinearParams, MMA_CODES_COLS};
+use super::{octets, pack};
 use crate::layout::planes;
 use crate::{BackendError, MemoryKind};
 use sterna_program::{ActQuant, Linear, WeightDecl};
@@ -31,6 +31,8 @@ pub struct WeightFormat {
     /// 4 times the bytes of a chunk on the device, all planes together, if they are not those of the type's
     /// blocks.
     quarter_bytes: Option<usize>,
+    /// Bytes of an octet, if it is stored in octets; then there are no planes.
+    octet_bytes: Option<usize>,
     /// Bytes before the planes.
     head_bytes: usize,
     /// Bytes of a row's scale, after the planes.
@@ -95,14 +97,19 @@ pub static WEIGHT_FORMATS: &[WeightFormat] = &[
     WeightFormat { mma: None, ..floats(&types::F32, &types::F32, 4, padded_rows) },
     floats(&types::Q8_0, &types::Q8_0, 16, |w| Cow::Owned(planes::q8_0(&rows_as_they_are(w)))),
     floats(&types::Q4_0, &types::Q4_0, 32, |w| Cow::Owned(planes::q4_0(&rows_as_they_are(w)))),
-    floats(&types::Q6K, &types::Q6K, 64, |w| Cow::Owned(planes::q6_k(&rows_as_they_are(w)))),
+    WeightFormat {
+        octet_bytes: Some(octets::Q6_K_BYTES),
+        ..floats(&types::Q6K, &types::Q6K, 64, octets::q6_k)
+    },
     WeightFormat {
         kind: Some(0),
-        ..floats(&types::Q4K, &types::Q4K, 32, |w| pack::split(bytes_of(w), &[16..144, 0..16]))
+        octet_bytes: Some(octets::Q4_K_BYTES),
+        ..floats(&types::Q4K, &types::Q4K, 32, octets::q4_k)
     },
     WeightFormat {
         kind: Some(1),
-        ..floats(&types::Q5K, &types::Q4K, 32, |w| Cow::Owned(pack::q5_k(bytes_of(w))))
+        octet_bytes: Some(octets::Q5_K_BYTES),
+        ..floats(&types::Q5K, &types::Q4K, 32, octets::q5_k)
     },
     WeightFormat {
         kind: Some(2),
@@ -180,6 +187,7 @@ const fn floats(
         mma: Some(Mma::Codes),
         kind: None,
         quarter_bytes: None,
+        octet_bytes: None,
         head_bytes: 0,
         row_scale_bytes: 0,
         pack,
@@ -242,6 +250,9 @@ impl WeightFormat {
 
     /// Bytes of a tensor after packing.
     pub fn packed_bytes(&self, rows: usize, cols: usize) -> u64 {
+        if let Some(octet_bytes) = self.octet_bytes {
+            return octets::bytes(octet_bytes, rows, cols);
+        }
         let chunks = (rows as u64).saturating_mul(self.chunks(cols) as u64);
         let of_chunks = chunks.saturating_mul(self.quarter_bytes() as u64) / 4;
         let of_rows = (rows as u64).saturating_mul(self.row_scale_bytes as u64);
@@ -287,7 +298,13 @@ impl Products {
         self.mma == Some(Mma::Codes)
     }
 
-    /// The kernel that quantises rows for those on tensor cores, if any.
+    /// Bytes of an octet, if kernels for a few rows can stream its weights in octets.
+    pub fn octet_bytes(self) -> Option<usize> {
+        self.format.octet_bytes.filter(|_| self.by_block())
+    }
+
+    /// The kernel that quantises rows for those on tensor cores, if any; for products of octets it is
+    /// [`QUANT_OCTETS`].
     pub fn quantize_kernel(self) -> Option<KernelName> {
         let mma = self.mma.filter(|mma| mma.rounds())?;
         Some(if mma == Mma::Codes { QUANT_BLOCKS } else { self.kernel(QUANTIZE, "") })
@@ -326,9 +343,11 @@ impl Products {
     }
 }
 
-/// Kernels that quantise rows for those on tensor cores: the stage name for types, and the kernel for codes.
+/// Kernels that quantise rows for those on tensor cores: the stage name for types, and the kernels for codes
+/// and for codes in octets.
 pub const QUANTIZE: &str = "quantize";
 pub const QUANT_BLOCKS: KernelName = KernelName::of(QUANTIZE, "blocks");
+pub const QUANT_OCTETS: KernelName = KernelName::of(QUANTIZE, "octets");
 const _: () = {
     assert!(params::QUANT_COLS as usize == ActQuant::BLOCK);
     assert!(params::QUANT_ZERO_BITS == ActQuant::NOTHING.to_bits());

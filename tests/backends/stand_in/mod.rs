@@ -292,6 +292,33 @@ fn self_test_runs_once_per_card_and_configuration() {
     make(&model, "q4_k", "q6_k");
     assert!(tested("card=small ordered", &["-m", &model]));
     assert!(!tested("card=small ordered", &["-m", &model]));
+    // Two sets of kernels were timed, of which only one is kept.
+    let listed = sterna_with_cache("card=small ordered", dir.path(), &["devices", "--verbose"]);
+    let choices = text(&listed.stdout);
+    let choices: Vec<_> = choices.lines().filter(|line| line.contains("kernels of octets ")).collect();
+    let [choice] = choices[..] else { panic!("{choices:?}") };
+    assert!(choice.contains("used: 8 rows ") && choice.contains("; 32 rows "), "{choice}");
+}
+
+/// Kernels of octets that are wrong on a card are named and not used there; `--octets on` uses them
+/// nevertheless.
+#[test]
+fn wrong_kernels_of_octets_are_not_chosen() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let model = dir.path().join("q4_k.gguf").display().to_string();
+    make(&model, "q4_k", "q6_k");
+    let run = |more: &[&str]| {
+        let wrong = "card=small ordered wrong=proj_add__q4_k__octets";
+        let output = sterna(wrong, &[&RUN[..], &["--backend", "cuda", "-m", &model], more].concat());
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        (text(&output.stdout), text(&output.stderr))
+    };
+    let (tested, stderr) = run(&[]);
+    let want = "kernels of octets not used: stage proj_add over 8 rows of this model differs by ";
+    assert!(stderr.contains(want), "{stderr}");
+    let no_test = ["--no-self-test"];
+    assert_eq!(run(&no_test).0, tested, "without a self-test the usual kernels run");
+    assert_ne!(run(&[&no_test[..], &["--octets", "on"]].concat()).0, tested);
 }
 
 /// Writes a model of two layers with matrices of type `ty` and an embedding and head of type `head_ty`.

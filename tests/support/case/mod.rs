@@ -65,6 +65,18 @@ pub fn simt(seed: u64) -> Option<Box<dyn Backend>> {
     Some(Box::new(if has_card { card() } else { Cuda::on(Box::new(Simt::new(2, seed))) }))
 }
 
+/// Likewise, with the kernels that stream octets for a few rows, with the geometry of a card. The seed also
+/// chooses how they copy: seeds 2 and 3 of 4 with bulk copies.
+#[cfg(feature = "simt")]
+pub fn simt_in_octets(seed: u64, card: &str) -> Box<dyn Backend> {
+    use sterna::backend::Octets;
+    use sterna::backend::cuda::driver::cards::Spec;
+    use sterna::backend::cuda::{Cuda, driver::simt::Simt};
+    let card = Spec::find(card).expect("a card of the table");
+    let cuda = Cuda::on(Box::new(Simt::of_card(2, seed, card)));
+    Box::new(cuda.with_octets(Octets::On).expect("a card with enough shared memory"))
+}
+
 /// Likewise with the geometry of each card in the table except the small one, which [`simt`] uses, and of one
 /// with 64 KiB of shared memory per block.
 #[cfg(feature = "simt")]

@@ -19,11 +19,9 @@ fn the_build_script_reads_the_header_as_bindgen_does() {
         return;
     }
     let cuda = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../cuda");
-    // They include all others.
-    let builder = bindgen::builder();
-    let builder = ["params_latent.h", "params_adapters.h"]
-        .into_iter()
-        .fold(builder, |builder, name| builder.header(cuda.join(name).to_str().expect("a name in UTF-8")));
+    // The first one includes all others.
+    let headers = ["params_latent.h", "params_adapters.h", "params_octets.h"].map(|name| cuda.join(name));
+    let builder = bindgen::builder().headers(headers.map(|file| file.display().to_string()));
     // No declarations of system headers.
     let bindings =
         builder.allowlist_file(".*/params(_[a-z]+)?\\.h").generate().expect("a header for bindgen");

@@ -131,9 +131,10 @@ const RECORDING_BYTES: u64 = 24 << 20;
 /// loaded when first used, and threads that spill need memory of their own.
 const LEAST_MARGIN_BYTES: u64 = 512 << 20;
 
-/// The memory that a program needs.
+/// The memory that a program needs. `limits` are those of the driver, with the chosen kernels.
 pub fn plan(
     driver: &dyn Driver,
+    limits: Limits,
     p: &Program,
     streaming: Option<&Streaming>,
     profiling: Option<Profiling>,
@@ -144,7 +145,7 @@ pub fn plan(
         if matches!(stage, Stage::LatentIn(_) | Stage::HeadProj(_)) && stage.has_adapters() {
             missing.add(ADAPTERS_OF_LATENT.to_owned());
         }
-        match Lowered::of(p, stage).kernels(p, driver.limits()) {
+        match Lowered::of(p, stage).kernels(p, limits) {
             Ok(names) => names
                 .into_iter()
                 .map(|name| name.to_string())
@@ -155,14 +156,14 @@ pub fn plan(
         for linear in stage.linears().1 {
             let w = p.weight_decl(linear.w);
             let products = Products::of(w.ty, linear.act);
-            if products.is_some_and(|products| part(products, driver.limits(), w.cols, 1).is_none()) {
+            if products.is_some_and(|products| part(products, limits, w.cols, 1).is_none()) {
                 missing.add(format!("rows of {} inputs of {}", w.cols, w.ty.name()));
             }
         }
     }
     // Stages without kernels have no known size.
     missing.check(driver.name())?;
-    let layout = layout(driver, p, streaming, profiling)?;
+    let layout = layout(driver, limits, p, streaming, profiling)?;
     let host_rows = host_rows(p, &layout, streaming);
     let shared_bytes = Stages::file_bytes(p, &layout, host_rows);
     if shared_bytes > 0 {
@@ -173,14 +174,14 @@ pub fn plan(
     }
     let mut counter = Counter::default();
     layout.count(&mut counter, p, &weight_parts(p))?;
-    alloc(&mut counter, p, driver.limits(), profiling)?;
+    alloc(&mut counter, p, limits, profiling)?;
     Stages::keys(&mut counter, p, &layout, host_rows)?;
     let rounding = Overhead {
         name: "allocation rounding".to_owned(),
         bytes: counter.rounding_bytes(),
         source: "cuMemAlloc pages of 2 MiB, not measured",
     };
-    let overhead = driver.overhead().into_iter().chain([recordings(p, driver.limits()), rounding]);
+    let overhead = driver.overhead().into_iter().chain([recordings(p, limits), rounding]);
     let free_bytes = driver.free_bytes();
     Ok(DeviceMemory {
         device: driver.device(),
@@ -190,7 +191,7 @@ pub fn plan(
         file_bytes: 0,
         shared_bytes,
         chosen_share: layout.chosen_share(p),
-        in_place_rows: most_in_place(p, driver.limits()),
+        in_place_rows: most_in_place(p, limits),
         streamed_layers: layout.n_streamed(),
         rates: driver.rates(),
         macs: macs(p),
@@ -202,15 +203,15 @@ pub fn plan(
 /// The location of the weights of a program that has been planned.
 pub fn layout(
     driver: &dyn Driver,
+    limits: Limits,
     p: &Program,
     streaming: Option<&Streaming>,
     profiling: Option<Profiling>,
 ) -> Result<Layout, BackendError> {
     let Some(streaming) = streaming else { return Ok(Layout::whole()) };
     let mut counter = Counter::default();
-    alloc(&mut counter, p, driver.limits(), profiling)?;
-    let overhead =
-        driver.overhead().into_iter().chain([recordings(p, driver.limits())]).map(|part| part.bytes);
+    alloc(&mut counter, p, limits, profiling)?;
+    let overhead = driver.overhead().into_iter().chain([recordings(p, limits)]).map(|part| part.bytes);
     let other_bytes = overhead.fold(counter.bytes(), u64::saturating_add);
     Layout::new(p, streaming, driver.free_bytes(), other_bytes)
 }
@@ -238,14 +239,14 @@ impl Compiled {
     /// If the weights do not match their declarations.
     pub fn new(
         driver: &mut dyn Driver,
+        limits: Limits,
         p: &Program,
         weights: Vec<DeviceWeight>,
         Streamed { layout, in_place, mut stream, host }: Streamed<'_>,
         profiling: Option<Profiling>,
     ) -> Result<Self, BackendError> {
-        plan(driver, p, None, profiling)?.plan().check_free(driver.name())?;
+        plan(driver, limits, p, None, profiling)?.plan().check_free(driver.name())?;
         assert_declared(p, weights.iter().map(|w| (w.ty, w.rows, w.cols)));
-        let limits = driver.limits();
         let (mut memory, profile) = alloc(driver, p, limits, profiling)?;
         memory::fill(&mut memory, driver, p, &weights, in_place.as_deref())?;
         let image = memory.step.image();

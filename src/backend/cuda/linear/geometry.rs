@@ -7,6 +7,8 @@ use crate::cuda::occupancy;
 use crate::cuda::params::{
     LINEAR_HEADER_BYTES, LINEAR_ROWS, LINEAR_THREADS, MMA_CODES_ROWS, MMA_CODES_SHARED_BYTES,
     MMA_FEW_TILE_BYTES, MMA_HALVES_SHARED_BYTES, MMA_INTS_COLS, MMA_INTS_SHARED_BYTES, MMA_ROWS,
+    OCTET_CODES_BYTES, OCTET_COLS, OCTET_FIXED_BYTES, OCTET_MAX_SLOTS, OCTET_SCALES_BYTES, OCTET_SLOTS_BYTES,
+    OCTET_UNITS,
 };
 use crate::cuda::weight::Products;
 
@@ -20,13 +22,20 @@ pub struct Work {
     pub rows: usize,
     /// True if pairs of rows must be in the same warp.
     pub paired: bool,
+    /// True if every 16 rows that tensor cores multiply together are in two octets.
+    pub in_octets: bool,
     /// Rows and pairing by which the number of lanes per row is chosen.
     lanes_as: (usize, bool),
 }
 
 impl Work {
     pub fn new(rows: usize, paired: bool) -> Self {
-        Self { rows, paired, lanes_as: (rows, paired) }
+        Self { rows, paired, in_octets: false, lanes_as: (rows, paired) }
+    }
+
+    /// The same with rows in octets or not.
+    pub fn in_octets(self, in_octets: bool) -> Self {
+        Self { in_octets, ..self }
     }
 
     /// The same with as many lanes per row as other work, so that sums have the same bits.
@@ -78,6 +87,7 @@ impl Problem {
             Matmul::Halves => self.halves(),
             Matmul::Few => self.few(),
             Matmul::Codes => self.codes(),
+            Matmul::Octets => self.octets(),
         }
     }
 
@@ -134,6 +144,26 @@ impl Problem {
         self.on_tensor_cores(self.units(MMA_LANES_LOG2).min(self.resident(shared_bytes)), shared_bytes)
     }
 
+    /// Blocks have equal shares of all spans of columns. There are as many for any number of rows, because the
+    /// order of a sum depends on it: one per multiprocessor, next to which a block of the next kernel may fit.
+    fn octets(&self) -> Geometry {
+        let octet_bytes = self.products.octet_bytes().expect("a type in octets");
+        let spans = tiles_of_octets(self.work.rows) * self.cols.div_ceil(OCTET_COLS as usize);
+        let slot_bytes = |tiles: usize| {
+            let acts = (OCTET_CODES_BYTES + OCTET_SCALES_BYTES) as usize;
+            2 * OCTET_UNITS as usize * octet_bytes + tiles * acts
+        };
+        // As many as the kernel takes for any number of rows up to that of the launch.
+        let of_slots = |tiles: usize| {
+            let slots = (OCTET_SLOTS_BYTES as usize / slot_bytes(tiles)).min(OCTET_MAX_SLOTS as usize);
+            slots * slot_bytes(tiles)
+        };
+        let most = self.rows.div_ceil(8).next_power_of_two();
+        let slots = [1, 2, 4, 8].into_iter().filter(|tiles| *tiles <= most).map(of_slots).max();
+        let shared_bytes = OCTET_FIXED_BYTES as usize + slots.expect("one tile");
+        self.on_tensor_cores(spans.min(self.multiprocessors()), shared_bytes)
+    }
+
     /// If tiles leave multiprocessors idle, each tile has only half as many rows of weights.
     fn codes(&self) -> Geometry {
         let shared_bytes = MMA_CODES_SHARED_BYTES as usize;
@@ -171,6 +201,16 @@ impl Problem {
 
 /// Lanes that share a row of weights on tensor cores.
 const MMA_LANES_LOG2: u32 = 1;
+
+/// Shared memory of a block whose kernel streams octets, at most.
+pub const fn octets_shared_bytes() -> usize {
+    (OCTET_FIXED_BYTES + OCTET_SLOTS_BYTES) as usize
+}
+
+/// Tiles of weights of products in octets.
+pub fn tiles_of_octets(of_weights: usize) -> usize {
+    of_weights.div_ceil(16 * OCTET_UNITS as usize)
+}
 
 /// Tiles of integer products on tensor cores, for `of_weights` rows of weights by `rows` rows of the step.
 pub fn tiles_of_ints(of_weights: usize, rows: usize) -> usize {

@@ -7,8 +7,8 @@ use crate::cuda::cx::{Cx, Place};
 use crate::cuda::driver::{Launch, Limits};
 use crate::cuda::kernel_name::KernelName;
 use crate::cuda::op::Op;
-use crate::cuda::params::LogitsParams;
-use crate::cuda::weight::{NO_LINEAR, Products, QUANT_BLOCKS, layer_params};
+use crate::cuda::params::{LogitsParams, OCTET_ROWS};
+use crate::cuda::weight::{NO_LINEAR, Products, QUANT_BLOCKS, QUANT_OCTETS, layer_params};
 use sterna_program::{Linear, Program, RowsOf};
 
 /// Layers of one input, which is prepared once and quantised by block once. Neighbours with the same kind of
@@ -36,7 +36,8 @@ impl Layers<'_> {
         let of = |(linear, place): (&Linear, Place)| (layer_params(cx.weights, linear), cx.address(place));
         let (w, logits) = of(layers[0]);
         let (other, other_logits) = layers.get(1).map_or((NO_LINEAR, 0), |layer| of(*layer));
-        let work = Work::new((w.rows + other.rows) as usize, false);
+        let in_octets = other.rows == 0 || w.rows.is_multiple_of(2 * OCTET_ROWS);
+        let work = Work::new((w.rows + other.rows) as usize, false).in_octets(in_octets);
         let work = self.fused.map_or(work, |fused| work.with_lanes_of(fused));
         let params = |in_| LogitsParams {
             step: cx.tables(),
@@ -81,7 +82,7 @@ impl Op for Layers<'_> {
     }
 
     fn launches(&self, cx: &Cx<'_>) -> Vec<Launch> {
-        let by_block = cx.driver.kernel(&QUANT_BLOCKS.to_string());
+        let by_block = [QUANT_BLOCKS, QUANT_OCTETS].map(|kernel| cx.driver.kernel(&kernel.to_string()));
         let (mut all, mut prepared, mut rounded) = (Vec::new(), None, None);
         let mut left = &self.layers[..];
         while let [(layer, _), ..] = left {
@@ -97,7 +98,7 @@ impl Op for Layers<'_> {
             }
             if let Some(round) = before.next() {
                 let by = (round.kernel, layer.prepared());
-                let is_there = rounded.replace(by) == Some(by) && by_block == Some(round.kernel);
+                let is_there = rounded.replace(by) == Some(by) && by_block.contains(&Some(round.kernel));
                 all.extend(Some(round).filter(|_| !is_there));
             }
             all.extend(products);

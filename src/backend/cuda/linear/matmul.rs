@@ -1,8 +1,9 @@
 //! The ways of multiplying, and the choice among them.
 
+use super::geometry::Work;
 use super::shared::part;
 use crate::cuda::driver::Limits;
-use crate::cuda::params::{LINEAR_ROWS, MMA_FEW_ROWS};
+use crate::cuda::params::{LINEAR_ROWS, MMA_FEW_ROWS, OCTET_MAX_ROWS};
 use crate::cuda::weight::{Mma, Products};
 
 /// A way of multiplying, for which every stage with linear layers has a kernel per type.
@@ -24,6 +25,8 @@ pub enum Matmul {
     Few,
     /// Codes on tensor cores, for many rows.
     Codes,
+    /// The same as `Few`, with weights in octets that are streamed through shared memory.
+    Octets,
 }
 
 impl Matmul {
@@ -38,13 +41,15 @@ impl Matmul {
         }
     }
 
-    /// The way for `rows` rows of `cols` inputs.
-    pub fn choose(products: Products, limits: Limits, cols: usize, rows: usize) -> Self {
+    /// The way for `rows` rows of `cols` inputs. `work` are the rows of weights.
+    pub fn choose(products: Products, limits: Limits, cols: usize, rows: usize, work: Work) -> Self {
+        let octets = products.octet_bytes().filter(|_| limits.streams_octets && work.in_octets);
         match products.mma {
             Some(mma) if rows >= mma.least_rows() => match mma {
                 Mma::Ints => Self::Ints,
                 Mma::IntBlocks => Self::IntBlocks,
                 Mma::Halves => Self::Halves,
+                Mma::Codes if octets.is_some() && rows <= OCTET_MAX_ROWS as usize => Self::Octets,
                 Mma::Codes if rows <= MMA_FEW_ROWS as usize => Self::Few,
                 Mma::Codes => Self::Codes,
             },
@@ -62,6 +67,7 @@ impl Matmul {
             Self::Ints | Self::IntBlocks | Self::Halves => "mma",
             Self::Few => "few",
             Self::Codes => "codes",
+            Self::Octets => "octets",
         }
     }
 

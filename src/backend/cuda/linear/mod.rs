@@ -16,12 +16,12 @@ use super::hadamard;
 pub use super::input::{Input, norm};
 use super::kernel_name::KernelName;
 use super::params::{
-    BlockQuant, InputParams, LINEAR_THREADS, MMA_CODES_ROWS, MMA_ROWS, NextWeights, QUANT_BLOCKS,
-    QUANT_BLOCKS_COLS, QUANT_NONE, QUANT_ROWS, QuantParams, RoundedParams, RowQuant,
+    BlockQuant, InputParams, LINEAR_THREADS, MMA_CODES_ROWS, MMA_ROWS, NextWeights, OCTET_MAX_ROWS,
+    QUANT_BLOCKS, QUANT_BLOCKS_COLS, QUANT_NONE, QUANT_ROWS, QuantParams, RoundedParams, RowQuant,
 };
-use super::weight::{Mma, Products};
+use super::weight::{Mma, Products, QUANT_OCTETS};
 use crate::{BackendError, Macs};
-use geometry::{Geometry, Problem, Work, tiles_of_ints};
+use geometry::{Geometry, Problem, Work, tiles_of_ints, tiles_of_octets};
 use matmul::Matmul;
 use shared::norm_bytes_up_to;
 use sterna_program::{ActQuant, Linear, Program, RowsOf, Stage};
@@ -38,9 +38,10 @@ pub fn together(p: &Program, linears: &[&Linear]) -> Option<Products> {
 
 /// The kernels of a stage for one kind of product.
 fn kernels(stage: &'static str, products: Products) -> impl Iterator<Item = KernelName> {
-    let matmuls =
-        Matmul::variants(products.mma).iter().map(move |matmul| products.kernel(stage, matmul.kind()));
-    matmuls.chain(products.quantize_kernel())
+    let octets = products.octet_bytes();
+    let matmuls = Matmul::variants(products.mma).iter().chain(octets.map(|_| &Matmul::Octets));
+    let matmuls = matmuls.map(move |matmul| products.kernel(stage, matmul.kind()));
+    matmuls.chain(products.quantize_kernel()).chain(octets.map(|_| QUANT_OCTETS))
 }
 
 /// The kernels that prepare the input of layers.
@@ -119,7 +120,9 @@ pub fn launches_from<T: bytemuck::Pod>(
         (Some(_), None) => (cx.memory.bases.prepared, linear.norm.as_ref()),
         (None, _) => (x, input.norm.or(linear.norm.as_ref())),
     };
-    let matmul = Matmul::choose(products, cx.limits, w.cols, rows);
+    // Products of a layer with an adapter are computed one by one, and their sums would have another order.
+    let work = work.in_octets(work.in_octets && cx.p.adapters.is_empty());
+    let matmul = Matmul::choose(products, cx.limits, w.cols, rows, work);
     let problem =
         Problem { products, limits: cx.limits, cols: w.cols, rows, work, is_normed: in_norm.is_some() };
     let Geometry { blocks, tiles, warps, shared_bytes, lanes_log2, part_chunks } = problem.geometry(matmul);
@@ -137,6 +140,7 @@ pub fn launches_from<T: bytemuck::Pod>(
         part_chunks: part_chunks as u32,
     };
     let quantize = products.quantize_kernel().filter(|_| matmul.is_on_tensor_cores()).map(|kernel| {
+        let kernel = if matmul == Matmul::Octets { QUANT_OCTETS } else { kernel };
         // Meanwhile the weights of the products are prefetched into the GPU's cache.
         let bytes = w.ty.row_bytes(w.cols).expect("it was uploaded") * w.rows;
         let next = NextWeights { data: w.data, bytes: (bytes as u64).min(cx.limits.prefetch_bytes) };
@@ -171,7 +175,7 @@ pub fn rounded<A: Allocator + ?Sized>(
 ) -> Result<RoundedParams, BackendError> {
     // Whole tiles of rows are copied to shared memory.
     let rows = p.limits.rows.next_multiple_of(MMA_CODES_ROWS.max(MMA_ROWS) as usize);
-    let (mut row_bytes, mut row_blocks, mut tiles) = (0, 0, 0);
+    let (mut row_bytes, mut row_blocks, mut tiles, mut of_octets) = (0, 0, 0, 0);
     for (_, stage) in &p.stages {
         let mut linears: Vec<_> = stage.linears().1.collect();
         if matches!(stage, Stage::Experts(_)) {
@@ -186,22 +190,30 @@ pub fn rounded<A: Allocator + ?Sized>(
             let bytes = products.rounded_bytes(w.cols);
             row_bytes = row_bytes.max(bytes);
             match mma {
-                Mma::Codes => row_blocks = row_blocks.max(bytes / ActQuant::BLOCK),
+                Mma::Codes => {
+                    row_blocks = row_blocks.max(bytes / ActQuant::BLOCK);
+                    if products.octet_bytes().is_some() && limits.streams_octets {
+                        // One counter per tile for each pass over the batch rows.
+                        of_octets = of_octets.max(2 * tiles_of_octets(of_weights));
+                    }
+                }
                 _ => tiles = tiles.max(tiles_of_ints(of_weights, p.limits.rows)),
             }
         }
     }
     let any = usize::from(tiles > 0);
     // A block leaves the sums of at most two tiles, 4 bytes each.
-    let tile_bytes = 4 * (16 * LINEAR_THREADS / 32 * MMA_ROWS) as usize;
-    let blocks = 2 * limits.multiprocessors as usize;
+    let tile_bytes = |rows: u32| 4 * (16 * LINEAR_THREADS / 32 * rows) as usize;
+    let multiprocessors = limits.multiprocessors as usize;
+    let of_ints = any * 2 * multiprocessors * 2 * tile_bytes(MMA_ROWS);
+    let sums = usize::from(of_octets > 0) * multiprocessors * 2 * tile_bytes(OCTET_MAX_ROWS);
     let mut alloc = |bytes: usize| on.buffer("quantised layer inputs", bytes as u64);
     Ok(RoundedParams {
         rows: alloc(rows * row_bytes)?,
         quants: alloc(any * rows * size_of::<RowQuant>())?,
         blocks: alloc(rows * row_blocks * size_of::<BlockQuant>())?,
-        sums: alloc(any * blocks * 2 * tile_bytes)?,
-        arrived: alloc(4 * tiles)?,
+        sums: alloc(sums.max(of_ints))?,
+        arrived: alloc(4 * tiles.max(of_octets))?,
     })
 }
 

@@ -316,6 +316,12 @@ mod tests {
                 "waits forever at a barrier or warp exchange: 1 of 32 threads have ended",
             ),
             (c"broken_copy_end", 32, "the thread ends with asynchronous copies in flight"),
+            (c"broken_bulk_end", 32, "block (0, 0, 0) ends with bulk copies in flight"),
+            (
+                c"broken_bulk_bytes",
+                32,
+                "waits forever at a barrier or warp exchange: 0 of 32 threads have ended",
+            ),
             (c"broken_static_shared", 32, "65536 bytes of static shared memory: at most 49152 are available"),
         ] {
             for seed in [0, 1, 2] {
@@ -347,6 +353,7 @@ mod tests {
             (c"broken_overwrite_race", 64, ["read by thread ", "written by thread "]),
             (c"broken_copy_race", 64, ["written by thread 0 at", "read by thread 33 at"]),
             (c"broken_copy_overwrite", 64, ["written by thread 0 at", "read by thread 33 at"]),
+            (c"broken_bulk_race", 64, ["written by thread 0 at", "read by thread "]),
         ] {
             for seed in 0..8 {
                 let said = run(kernel, threads, seed).expect_err("a race");
@@ -366,6 +373,7 @@ mod tests {
             }
             run(c"rounds_without_races", 128, seed).unwrap();
             run(c"halves_of_a_block", 128, seed).unwrap();
+            run(c"bulk_rounds_without_races", 64, seed).unwrap();
             run_blocks(c"arrivals_without_races", [4, 1, 1], 64, seed).unwrap();
         }
     }
@@ -381,6 +389,16 @@ mod tests {
     #[test]
     fn a_copy_is_not_there_before_it_was_waited_for() {
         assert_eq!(run(c"broken_copy_read", 32, 0), Ok(u32::MAX));
+    }
+
+    /// The same for bulk copies, which arrive as a whole; with the wait, the values are right in any order.
+    #[test]
+    fn a_bulk_copy_is_there_once_its_barrier_was_waited_for() {
+        assert_eq!(run(c"broken_bulk_read", 32, 0), Ok(u32::MAX));
+        for seed in 0..8 {
+            // Word 5, twice.
+            assert_eq!(run(c"bulk_rounds_without_races", 64, seed), Ok(10));
+        }
     }
 
     /// An early copy overwrites data that is still read, in some orders; a late one never does.
