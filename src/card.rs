@@ -82,6 +82,7 @@ const CLASSES: &[(&str, &str, &str)] = &[
     ("qwen2moe", "Qwen2MoeForCausalLM", "qwen2_moe"),
     ("qwen3", "Qwen3ForCausalLM", "qwen3"),
     ("qwen3moe", "Qwen3MoeForCausalLM", "qwen3_moe"),
+    ("qwen2vl", "Qwen2_5_VLForConditionalGeneration", "qwen2_5_vl"),
     ("qwen3vl", "Qwen3VLForConditionalGeneration", "qwen3_vl"),
     ("qwen3vlmoe", "Qwen3VLMoeForConditionalGeneration", "qwen3_vl_moe"),
     ("qwen3next", "Qwen3NextForCausalLM", "qwen3_next"),

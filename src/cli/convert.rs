@@ -40,6 +40,7 @@ use crate::tokenizer::PreTokenizer;
 #[derive(Args, Debug)]
 #[command(override_usage = "sterna convert [OPTIONS] <DIR> <OUT.gguf>
        sterna convert --dry-run [OPTIONS] <DIR>
+       sterna convert --mmproj [OPTIONS] <DIR> <OUT.gguf>
        sterna convert --lora <ADAPTER> <MODEL.gguf> <OUT.gguf>
        sterna convert --base <MODEL.gguf> <ADAPTER> <OUT.gguf>")]
 #[command(after_help = "Examples:
@@ -49,6 +50,7 @@ use crate::tokenizer::PreTokenizer;
   sterna convert microsoft/bitnet-b1.58-2B-4T bitnet-2b.gguf
   sterna convert Qwen3-0.6B qwen3-q4_k_m.gguf --outtype q4_k_m
   sterna convert --dry-run gemma-3-4b-it --text-only
+  sterna convert --mmproj gemma-3-4b-it mmproj-gemma-3-4b-it.gguf
   sterna convert --base llama.gguf my-adapter my-adapter.gguf
   sterna convert --lora my-adapter.gguf llama-f16.gguf merged.gguf")]
 pub struct ConvertArgs {
@@ -76,6 +78,9 @@ pub struct ConvertArgs {
     /// Leave out the vision and audio parts of a multimodal model
     #[arg(long)]
     text_only: bool,
+    /// Write the mmproj file of a multimodal model, its vision tower, instead of the text model
+    #[arg(long, conflicts_with_all = ["text_only", "scale", "ternary", "tokenizer_pre", "lora", "base"])]
+    mmproj: bool,
     #[command(flatten)]
     lora: AdapterFiles,
     /// GGUF file of the model of an adapter, if DIR is a LoRA adapter of PEFT
@@ -127,6 +132,7 @@ impl ConvertArgs {
             ternary: self.ternary.map(|Rule::Absmean| Rounding::Absmean),
             tokenizer_pre: self.tokenizer_pre,
             text_only: self.text_only,
+            mmproj: self.mmproj,
             threads: self.threads.and_then(|n| n.0).unwrap_or_else(physical_cores),
         };
         let out = self.out.as_deref().or(self.outfile.as_deref()).filter(|_| !self.dry_run);

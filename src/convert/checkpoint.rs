@@ -55,6 +55,17 @@ pub enum Elem {
     Other(Dtype),
 }
 
+impl Tensor {
+    /// One row of a matrix.
+    pub fn row(&self, at: usize) -> Option<Self> {
+        let [rows, cols] = self.shape[..] else { return None };
+        let row_bytes = (self.bytes.end - self.bytes.start).checked_div(rows as u64)?;
+        let start = self.bytes.start + at as u64 * row_bytes;
+        let row = Self { shape: vec![cols], bytes: start..start + row_bytes, ..self.clone() };
+        (at < rows).then_some(row)
+    }
+}
+
 impl Elem {
     /// The weight type with the same encoding.
     pub fn ty(self) -> Option<&'static dyn QuantType> {

@@ -108,6 +108,22 @@ impl Config {
         Ok(Self { path, whole, text, defaults: &[] })
     }
 
+    /// A nested part of the file as a configuration of its own.
+    ///
+    /// # Errors
+    /// [`ConvertError::File`] if it is missing.
+    pub fn part(&self, key: &str, defaults: &'static [(&'static str, f64)]) -> Result<Self, ConvertError> {
+        match self.whole.get(key).filter(|part| part.is_object()) {
+            Some(part) => Ok(Self { defaults, ..self.other(self.path.clone(), part.clone()) }),
+            None => Err(self.wrong(key, "an object", self.whole.get(key))),
+        }
+    }
+
+    /// The content of another file.
+    pub fn other(&self, path: PathBuf, whole: Json) -> Self {
+        Self { path, text: whole.clone(), whole, defaults: &[] }
+    }
+
     /// A configuration with the values that decide which GGUF architecture a checkpoint becomes.
     pub fn usual(file: &str) -> Self {
         let whole = serde_json::json!({
@@ -292,6 +308,20 @@ impl Config {
         Ok(rope)
     }
 
+    /// Pairs of RoPE for time, rows and columns of an image, for heads of this length.
+    ///
+    /// # Errors
+    /// [`ConvertError::File`] if they are missing, or do not have all pairs together.
+    pub fn sections(&self, head_dim: usize) -> Result<[usize; 3], ConvertError> {
+        const PAIRS: &str = "mrope_section";
+        let found = self.get(&["rope_parameters", "rope_scaling"]).and_then(|rope| rope.get(PAIRS));
+        let list = found.and_then(Json::as_array).map(Vec::as_slice).unwrap_or_default();
+        let pairs: Vec<usize> = list.iter().filter_map(Json::as_u64).map(|n| n as usize).collect();
+        let is_whole = pairs.iter().try_fold(0_usize, |sum, n| sum.checked_add(*n)) == Some(head_dim / 2);
+        let sections = <[usize; 3]>::try_from(pairs).ok().filter(|_| is_whole);
+        sections.ok_or_else(|| self.wrong(PAIRS, &format!("three numbers, together {}", head_dim / 2), found))
+    }
+
     /// The numbers that the parameters of RoPE have, by their keys there, with the second names given here.
     pub fn rope_numbers<'a>(&'a self, keys: &'a [(&str, &'a str)]) -> impl Iterator<Item = (f64, &'a str)> {
         let json = self.get(&["rope_parameters", "rope_scaling"]);
@@ -346,7 +376,8 @@ impl Config {
             None => self.require(&["max_position_embeddings"])? as f64,
         };
         match kind {
-            None | Some("default") => Ok(RopeScaling::None),
+            // The second is Qwen2.5-VL's name for sections of several axes, which scale nothing.
+            None | Some("default" | "mrope") => Ok(RopeScaling::None),
             Some("linear") => Ok(RopeScaling::Linear(require("factor")?)),
             Some("dynamic") => Ok(number("alpha")?.map_or(RopeScaling::Dynamic, RopeScaling::Alpha)),
             Some("proportional") => match number("partial_rotary_factor")?.unwrap_or(1.0) {

@@ -29,6 +29,7 @@ mod shape;
 mod tensors;
 pub mod ternary;
 mod tokenizer;
+mod tower;
 mod two_files;
 mod wordpiece;
 
@@ -159,6 +160,9 @@ pub struct ConvertOptions {
     pub tokenizer_pre: Option<PreTokenizer>,
     /// Leave out the parts of a multimodal model that are not text.
     pub text_only: bool,
+    /// Write the mmproj file of a multimodal model, its vision tower and projector, instead of the text
+    /// model. The options for ternary weights and for text do not matter then.
+    pub mmproj: bool,
     /// Number of encoder threads; the result does not depend on it.
     pub threads: usize,
 }
@@ -199,6 +203,9 @@ impl Converter {
             return Err(ConvertError::file(folder, detail));
         }
         let mut config = Config::read(folder)?;
+        if options.mmproj {
+            return Self::open_tower(folder, &config, options);
+        }
         let arch = arch::by_class(config.class()?)?;
         config.set_defaults(arch.defaults);
         let checkpoint = Checkpoint::open(folder)?;
@@ -276,6 +283,33 @@ impl Converter {
         infos.extend(info);
         let model = Model { checkpoint, metadata, made, integers, infos };
         let options = model.options(options, &mut notes)?;
+        Ok(Self { model, options, notes })
+    }
+
+    /// Plans the mmproj file.
+    fn open_tower(folder: &Path, config: &Config, options: &ConvertOptions) -> Result<Self, ConvertError> {
+        let checkpoint = Checkpoint::open(folder)?;
+        let plan = tower::plan(folder, config, &checkpoint)?;
+        let notes: Vec<String> = checkpoint.note().into_iter().collect();
+        let mut metadata = Metadata::default();
+        tower::write(&plan, &mut metadata);
+        let infos: Vec<TensorInfo> = plan.made.iter().map(|made| made.info.clone()).collect();
+        let n_weights = infos.iter().map(|info| info.n_elems() as u64).sum();
+        let front = card::read(folder);
+        metadata::identity(folder, config, &front, n_weights, &mut metadata);
+        card::write(&front, n_weights, &mut metadata);
+        if metadata.str("general.size_label").ok().flatten() == Some("") {
+            metadata.set("general.size_label", metadata::size_label(&infos, None));
+        }
+        let model = Model { checkpoint, metadata, made: plan.made, integers: Vec::new(), infos };
+        let body = tower::recipe(options.outtype, model.own_type())?;
+        // Nothing is rounded in a file of f32.
+        let fixed = plan.fixed.into_iter().filter(|(_, ty)| !body.is(&types::F32) || ty.is(&types::F32));
+        let options = QuantizeOptions {
+            overrides: fixed.map(|(name, ty)| exactly(name, ty)).collect(),
+            threads: options.threads.max(1),
+            ..QuantizeOptions::new(Recipe::Type(body))
+        };
         Ok(Self { model, options, notes })
     }
 

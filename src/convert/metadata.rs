@@ -172,6 +172,15 @@ pub fn write(
     if let Some(hybrid) = &shape.hybrid {
         hybrid.write(shape.has_mtp, &mut set);
     }
+    if arch.sections && shape.hybrid.is_none() {
+        // GGUF has a fourth section, which these models do not use.
+        let sections = config.sections(shape.head_dim)?.into_iter().chain([0]).map(|n| n as i32);
+        set("rope.dimension_sections", Value::Array(Array::from_i32s(sections)));
+        let deepstack = config.part("vision_config", &[])?;
+        if let Some(layers) = deepstack.get(&["deepstack_visual_indexes"]).and_then(Json::as_array) {
+            set("n_deepstack_layers", count(layers.len()));
+        }
+    }
     if let Some(recurrent) = &shape.recurrent {
         let sizes = [shape.n_kv_heads, shape.ffn.unwrap_or(0), shape.vocab];
         recurrent.write(sizes, shape.has_mtp, &mut set);
@@ -213,7 +222,7 @@ pub fn write(
 
 /// Writes the keys of the model's name: from its card, then from the name in its configuration, then from its
 /// folder, as far as each provides them.
-fn identity(folder: &Path, config: &Config, front: &Front, n_weights: u64, metadata: &mut Metadata) {
+pub fn identity(folder: &Path, config: &Config, front: &Front, n_weights: u64, metadata: &mut Metadata) {
     let of_card = |keys: &[&str]| keys.iter().find_map(|key| card::first(front, key));
     // Not a path on the computer where the checkpoint was created.
     let kept = config.str(&["_name_or_path"]).filter(|name| name.matches('/').count() <= 1);

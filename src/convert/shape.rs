@@ -12,6 +12,9 @@ use super::layered::Layered;
 use super::recurrent::{Mamba, Recurrent};
 use sterna_gguf::Value;
 
+/// Red, green and blue.
+pub const CHANNELS: usize = 3;
+
 /// Counts and widths.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Shape {
@@ -62,6 +65,21 @@ pub struct Shape {
     pub token_types: usize,
     /// Class names of a classifier; empty names if the configuration has none.
     pub labels: Vec<String>,
+    /// Dimensions that only a vision tower has.
+    pub tower: Option<TowerShape>,
+}
+
+/// Dimensions of a vision tower and its projector, in addition to those that text models have, too.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TowerShape {
+    /// Side of a patch in pixels.
+    pub patch: usize,
+    /// Side of the blocks of patches that the projector reads as one.
+    pub side: usize,
+    /// Width of the text model.
+    pub text: usize,
+    /// Width between the projector's two matrices, if a key gives it.
+    pub projector: usize,
 }
 
 /// Experts of all layers but the first.
@@ -265,7 +283,42 @@ impl Shape {
             layered,
             token_types: config.count(&["type_vocab_size"])?.unwrap_or(0),
             labels: labels(config),
+            tower: None,
         })
+    }
+
+    /// The dimensions of a vision tower.
+    pub fn of_tower(
+        tower: TowerShape,
+        [n_layers, hidden, ffn, n_heads, head_dim, n_positions]: [usize; 6],
+        eps: f64,
+    ) -> Self {
+        Self {
+            n_layers,
+            hidden,
+            ffn: Some(ffn),
+            n_heads,
+            n_kv_heads: n_heads,
+            head_dim,
+            has_head_dim: false,
+            vocab: 0,
+            n_ctx: n_positions,
+            eps,
+            experts: None,
+            sparse: None,
+            shared_ffn: None,
+            has_mtp: false,
+            drafts: None,
+            hybrid: None,
+            recurrent: None,
+            latent: None,
+            altup: None,
+            gates: None,
+            layered: None,
+            token_types: 0,
+            labels: Vec::new(),
+            tower: Some(tower),
+        }
     }
 
     /// The dimensions of a layer.
@@ -293,6 +346,7 @@ impl Shape {
     pub fn len(&self, dim: Dim) -> usize {
         let of_delta = |of: fn(&Hybrid) -> usize| self.hybrid.as_ref().map_or(0, of);
         let of_latent = |of: fn(&Latent) -> usize| self.latent.as_ref().map_or(0, of);
+        let of_tower = |of: fn(TowerShape) -> usize| self.tower.map_or(0, of);
         let mamba = self.recurrent.as_ref().and_then(|recurrent| recurrent.mamba.as_ref());
         let of_mamba = |of: fn(&Mamba) -> usize| mamba.map_or(0, of);
         match dim {
@@ -359,6 +413,13 @@ impl Shape {
             Dim::LayerVocab => self.altup.as_ref().and_then(|altup| altup.vocab).unwrap_or(self.vocab),
             Dim::Streams => STREAMS,
             Dim::StreamPairs => STREAMS * STREAMS,
+            Dim::Channels => CHANNELS,
+            Dim::Frames | Dim::Tables => 2,
+            Dim::Patch => of_tower(|tower| tower.patch),
+            Dim::PatchElems => CHANNELS * of_tower(|tower| tower.patch * tower.patch),
+            Dim::Joined => self.hidden * of_tower(|tower| tower.side * tower.side),
+            Dim::TextHidden => of_tower(|tower| tower.text),
+            Dim::Projector => of_tower(|tower| tower.projector),
             Dim::LaurelRank => self.altup.as_ref().map_or(0, |altup| altup.rank),
             Dim::AttnGate => match self.gates.as_ref().is_some_and(|gates| gates.of_heads) {
                 true => self.n_heads,

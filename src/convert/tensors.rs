@@ -12,7 +12,7 @@ use super::checkpoint::{Checkpoint, Elem, Tensor};
 use super::config::{Config, Rope, RopeScaling};
 use super::layered::Layered;
 use super::pooling::Dense;
-use super::shape::Shape;
+use super::shape::{CHANNELS, Shape};
 use super::ternary::{self, ScaleMeaning};
 use super::{ConvertError, ConvertOptions};
 use sterna_gguf::TensorInfo;
@@ -69,7 +69,7 @@ pub struct Tiles {
 }
 
 /// Prefixes of the parts of a multimodal model that are not text.
-pub const NOT_TEXT: [&str; 16] = [
+pub const NOT_TEXT: [&str; 18] = [
     "vision_tower.",
     "vision_model.",
     "visual.",
@@ -77,6 +77,8 @@ pub const NOT_TEXT: [&str; 16] = [
     "model.vision_",
     "multi_modal_projector.",
     "model.multi_modal_projector.",
+    "model.connector.",
+    "connector.",
     "mm_projector",
     "model.mm_projector",
     "audio_tower.",
@@ -88,11 +90,30 @@ pub const NOT_TEXT: [&str; 16] = [
     "vision_",
 ];
 
+/// Prefixes of a vision tower and its projector, with their counterparts in the rules.
+const TOWER: [(&str, &str); 14] = [
+    ("model.vision_tower.vision_model.", "tower."),
+    ("model.vision_tower.", "tower."),
+    ("vision_tower.vision_model.", "tower."),
+    ("vision_tower.", "tower."),
+    ("model.vision_model.", "tower."),
+    ("vision_model.", "tower."),
+    ("model.visual.", "tower."),
+    ("visual.", "tower."),
+    ("model.multi_modal_projector.", "projector."),
+    ("multi_modal_projector.", "projector."),
+    ("model.connector.", "projector."),
+    ("connector.", "projector."),
+    ("model.embed_vision.", "projector."),
+    ("embed_vision.", "projector."),
+];
+
 /// Prefixes of names, with their counterparts in a text model.
-const PREFIXES: [(&str, &str); 9] = [
+const PREFIXES: [(&str, &str); 10] = [
     ("language_model.model.", "model."),
     ("language_model.lm_head.", "lm_head."),
     ("model.language_model.", "model."),
+    ("model.text_model.", "model."),
     ("transformer.", ""),
     ("bert.", ""),
     // A model without its head, such as an embedding model.
@@ -161,6 +182,31 @@ impl<'a> NamedTensors<'a> {
         Ok(Self { checkpoint, by_name, notes })
     }
 
+    /// The tensors of a vision tower and its projector. The others are those of the text model.
+    ///
+    /// # Errors
+    /// [`ConvertError::Tensor`] if two names refer to the same tensor.
+    pub fn of_tower(checkpoint: &'a Checkpoint) -> Result<Self, ConvertError> {
+        let mut by_name = BTreeMap::new();
+        for name in checkpoint.names() {
+            let part = TOWER.iter().find_map(|(prefix, part)| Some((name.strip_prefix(prefix)?, part)));
+            // Numbers that transformers recomputes.
+            let Some((rest, part)) = part.filter(|(rest, _)| !rest.ends_with(".position_ids")) else {
+                continue;
+            };
+            if let Some(other) = by_name.insert(format!("{part}{rest}"), name) {
+                let detail = format!("is also stored as {}", other.escape_debug());
+                return Err(ConvertError::tensor(name, detail));
+            }
+        }
+        Ok(Self { checkpoint, by_name, notes: Vec::new() })
+    }
+
+    /// Drops the tensors whose names begin with this prefix.
+    pub fn leave_out(&mut self, prefix: &str) {
+        self.by_name.retain(|name, _| !name.starts_with(prefix));
+    }
+
     /// Returns the tensor with this name in the rules, without taking it.
     pub fn get(&self, name: &str) -> Option<&'a Tensor> {
         self.by_name.get(name).and_then(|name| self.checkpoint.get(name))
@@ -181,14 +227,12 @@ impl<'a> NamedTensors<'a> {
     /// Drops the tensors of blocks for multi-token prediction, which begin with these prefixes.
     fn leave_out_mtp(&mut self, prefixes: impl Iterator<Item = String>) {
         let before = self.by_name.len();
-        for prefix in prefixes {
-            self.by_name.retain(|name, _| !name.starts_with(&prefix));
-        }
+        prefixes.for_each(|prefix| self.leave_out(&prefix));
         self.notes.extend(mtp_note(before - self.by_name.len()));
     }
 
     /// The first tensor that no rule has taken, and the number of such tensors.
-    fn left(&self) -> Option<(&'a str, usize)> {
+    pub fn left(&self) -> Option<(&'a str, usize)> {
         self.by_name.values().next().map(|name| (*name, self.by_name.len()))
     }
 }
@@ -324,12 +368,16 @@ pub fn plan(
     }
 }
 
-struct Planner<'a, 'b> {
-    named: &'a mut NamedTensors<'b>,
-    config: &'a Config,
+/// Plans tensors by their rules.
+pub struct Planner<'a, 'b> {
+    /// The tensors that no rule has taken yet.
+    pub named: &'a mut NamedTensors<'b>,
+    /// For rules with conditions and factors.
+    pub config: &'a Config,
     /// Shape of the layer that is planned.
-    shape: Shape,
-    reading: &'a Reading,
+    pub shape: Shape,
+    /// How linear weights are read.
+    pub reading: &'a Reading,
 }
 
 impl Planner<'_, '_> {
@@ -367,7 +415,10 @@ impl Planner<'_, '_> {
     }
 
     /// Plans the tensor of a rule, if there is one.
-    fn one(&mut self, from: &str, to: &str, rule: &Rule) -> Result<Option<OutputTensor>, ConvertError> {
+    ///
+    /// # Errors
+    /// [`ConvertError::Tensor`], as [`plan`].
+    pub fn one(&mut self, from: &str, to: &str, rule: &Rule) -> Result<Option<OutputTensor>, ConvertError> {
         let name = format!("{to}{}", rule.to);
         if matches!(rule.need, Need::If(condition) if !condition(self.config)) {
             return Ok(None);
@@ -388,9 +439,13 @@ impl Planner<'_, '_> {
         let found = rule.from.iter().find_map(|short| {
             let name = format!("{from}{short}");
             match rule.change {
-                Change::FirstHalf | Change::KeysOfHeads | Change::QueriesOfGroups | Change::KeysOfGroups => {
-                    self.named.share(&name)
-                }
+                Change::FirstHalf
+                | Change::KeysOfHeads
+                | Change::QueriesOfGroups
+                | Change::KeysOfGroups
+                | Change::FirstThird
+                | Change::SecondThird
+                | Change::FirstFrame => self.named.share(&name),
                 _ => self.named.take(&name),
             }
         });
@@ -401,7 +456,11 @@ impl Planner<'_, '_> {
         }
     }
 
-    fn made(
+    /// Plans the tensor `to` of a rule, from these tensors of the checkpoint.
+    ///
+    /// # Errors
+    /// [`ConvertError::Tensor`], as [`plan`].
+    pub fn made(
         &mut self,
         rule: &Rule,
         to: String,
@@ -445,7 +504,7 @@ impl Planner<'_, '_> {
             let detail = format!("want heads of even length, found {}", self.shape.head_dim);
             return Err(ConvertError::tensor(&parts[0].0, detail));
         }
-        let values = self.values(rule, &parts, is_packed, dims[0])?;
+        let values = self.values(rule, &parts, is_packed, dims.first().copied().unwrap_or(1))?;
         let mut info = TensorInfo {
             name: to,
             dims,
@@ -492,6 +551,15 @@ impl Planner<'_, '_> {
             Change::QueriesOfGroups => (0..queries, queries + 2 * head),
             Change::KeysOfGroups => (queries..queries + head, queries + 2 * head),
             Change::ValuesOfGroups => (queries + head..queries + 2 * head, queries + 2 * head),
+            Change::FirstThird | Change::SecondThird | Change::LastThird => {
+                let third = self.shape.len(rule.shape[0]) / 3;
+                let at = match rule.change {
+                    Change::FirstThird => 0,
+                    Change::SecondThird => third,
+                    _ => 2 * third,
+                };
+                (at..at + third, 3 * third)
+            }
             _ => (0..0, 0),
         }
     }
@@ -566,7 +634,9 @@ fn made_in(rule: &Rule, values: &Values, elem: Elem) -> &'static dyn QuantType {
         | (Values::Packed { .. } | Values::Masters | Values::Computed(_), _) => &types::F32,
         // The embedding, the head and linear weights keep their type until the file's type is known. Norms,
         // biases, routers and positions are f32 in every file.
-        (Values::Real, _) if rule.linear || matches!(rule.shape[0], Dim::Vocab | Dim::LayerVocab) => {
+        (Values::Real, _)
+            if rule.linear || matches!(rule.shape.first(), Some(Dim::Vocab | Dim::LayerVocab)) =>
+        {
             elem.ty().unwrap_or(&types::F32)
         }
         (Values::Real, _) => &types::F32,
@@ -720,6 +790,8 @@ impl OutputTensor {
         let bytes = match self.change {
             Change::FirstHalf => half(&bytes, n_matrices, 0),
             Change::SecondHalf => half(&bytes, n_matrices, 1),
+            Change::FirstFrame => half(&bytes, part.shape[0] * part.shape[1], 0),
+            Change::SecondFrame => half(&bytes, part.shape[0] * part.shape[1], 1),
             _ => bytes,
         };
         let reals = || ternary::reals(part.elem, &bytes).expect("the plan checked the type");
@@ -787,8 +859,14 @@ impl OutputTensor {
             Change::QueriesOfGroups | Change::KeysOfGroups => {
                 permuted(&self.kept(&bytes, row_bytes).collect::<Vec<_>>().concat(), self.n_heads, row_bytes)
             }
-            Change::ValuesOfHeads | Change::ValuesOfGroups => {
-                self.kept(&bytes, row_bytes).collect::<Vec<_>>().concat().into()
+            Change::ValuesOfHeads
+            | Change::ValuesOfGroups
+            | Change::FirstThird
+            | Change::SecondThird
+            | Change::LastThird => self.kept(&bytes, row_bytes).collect::<Vec<_>>().concat().into(),
+            Change::ChannelsFirst => {
+                let patches = bytes.chunks_exact(row_bytes.max(1));
+                patches.flat_map(|patch| transposed(patch, CHANNELS, elem_bytes)).collect::<Vec<u8>>().into()
             }
             Change::CutVocab => bytes.slice(..self.info.dims[0] * cols * elem_bytes),
             // Up to the rows of the file's tensor.
@@ -803,7 +881,9 @@ impl OutputTensor {
             | Change::Stack
             | Change::StackStreams
             | Change::FirstHalf
-            | Change::SecondHalf => bytes,
+            | Change::SecondHalf
+            | Change::FirstFrame
+            | Change::SecondFrame => bytes,
         })
     }
 }

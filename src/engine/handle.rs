@@ -13,7 +13,7 @@ use sterna_backend::{Plan, StageTime};
 use sterna_gguf::Gguf;
 use sterna_model::{Hyper, Pooling};
 use sterna_program::{Cost, PageTable, Program, Row, Step};
-use sterna_tokenizer::{PreTokenizer, Tokenizer, TokenizerOptions};
+use sterna_tokenizer::{PreTokenizer, Special, Tokenizer, TokenizerOptions};
 
 /// A loaded model on a backend. Clones share it; it is freed when the last clone and the last session are
 /// gone.
@@ -186,7 +186,7 @@ impl Engine {
     /// [`Error::Image`], also without an mmproj file; [`Error::Backend`].
     pub fn encode_image(&self, picture: &Picture) -> Result<Arc<ImageRows>, Error> {
         let vision = self.vision().ok_or(ImageError::NoTower)?;
-        vision.encode(picture)
+        vision.encode(picture, |text| self.marks(text))
     }
 
     /// Number of tokens of a picture in a prompt, without encoding it.
@@ -195,7 +195,15 @@ impl Engine {
     /// [`Error::Image`], also without an mmproj file.
     pub fn image_tokens(&self, picture: &Picture) -> Result<usize, Error> {
         let vision = self.vision().ok_or(ImageError::NoTower)?;
-        Ok(vision.n_tokens(picture)?)
+        vision.n_tokens(picture, |text| self.marks(text))
+    }
+
+    /// Tokens of the texts between the tiles of an image.
+    ///
+    /// # Errors
+    /// [`Error::Tokenizer`].
+    pub fn marks(&self, text: &str) -> Result<Vec<u32>, Error> {
+        Ok(self.tokenizer()?.encode(text, Special::Parse, false))
     }
 
     /// Length of an embedding, per text or (without pooling) per token; for scores, the number of labels.

@@ -184,7 +184,10 @@ impl Runner {
             let (from, to) = (image.at.max(seq.cached), image.end().min(seq.cached + n));
             if from < to {
                 let first = self.rows.len() + from - seq.cached;
-                self.images.push((first..first + to - from, Arc::clone(&image.rows), from - image.at));
+                for part in image.rows.of_pixels(from - image.at..to - image.at) {
+                    let first = first + part.start - (from - image.at);
+                    self.images.push((first..first + part.len(), Arc::clone(&image.rows), part.start));
+                }
             }
         }
         for at in seq.cached..seq.cached + n {

@@ -96,6 +96,7 @@ pub static REGISTRY: &[&Architecture] = &[
     &llama::ARCHITECTURE,
     &minicpm::ARCHITECTURE,
     &qwen2::ARCHITECTURE,
+    &qwen2::VL,
     &qwen3::ARCHITECTURE,
     &qwen3::VL,
     &qwen35::ARCHITECTURE,

@@ -140,3 +140,30 @@ fn plan_counts_the_tower() {
     assert!(named("keys and values of the vision tower") > 0 && named("buffers of the vision tower") > 0);
     assert_eq!(parts(&without).len() + 3, parts(&with).len());
 }
+
+/// A checkpoint becomes a text model and an mmproj file, which is found next to it.
+#[cfg(feature = "convert")]
+#[test]
+fn a_converted_checkpoint_reads_images() {
+    let golden = |name: &str| support::root().join("tests/data/golden/vision").join(name);
+    let dir = tempfile::tempdir().unwrap();
+    let convert = |checkpoint: &Path, args: &[&str]| {
+        let mut command = command();
+        command.arg("convert").arg(checkpoint).args(args).current_dir(dir.path()).output().unwrap()
+    };
+    for (out, part) in [("text.gguf", "--text-only"), ("mmproj.gguf", "--mmproj")] {
+        let output = convert(&golden("idefics3"), &[out, part]);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+    }
+    fs::copy(golden("idefics3.png"), dir.path().join("a.png")).unwrap();
+    let output = run(dir.path(), &["--image", "a.png", "-p", "ab"]);
+    assert!(output.status.success() && !output.stdout.is_empty(), "{}", text(&output.stderr));
+    let both = convert(&golden("idefics3"), &["a.gguf", "--mmproj", "--text-only"]);
+    super::program::ended_with(&both, 2, &["--text-only"]);
+    refused(&convert(&golden("idefics3"), &["a.gguf", "--mmproj", "--outtype", "q4_k_m"]), &["q8_0"]);
+    let text = support::root().join("tests/data/golden/checkpoints/youtu");
+    refused(
+        &convert(&text, &["a.gguf", "--mmproj"]),
+        &["YoutuForCausalLM", "Gemma3ForConditionalGeneration"],
+    );
+}

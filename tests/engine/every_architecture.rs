@@ -29,7 +29,7 @@ const ELSEWHERE: [(&str, [&str; 3]); 4] = [
 ];
 
 /// Names with a model that `scripts/golden/transformers` or `qwen3vl` creates, with logits by transformers.
-const OF_TRANSFORMERS: [&str; 23] = [
+const OF_TRANSFORMERS: [&str; 24] = [
     "apertus",
     "laguna",
     "muse-glimmer",
@@ -53,6 +53,7 @@ const OF_TRANSFORMERS: [&str; 23] = [
     "afmoe",
     "qwen3vl",
     "qwen3vlmoe",
+    "qwen2vl",
 ];
 
 /// Names that `card.rs` does not translate, because readers of model cards have no other name for them.

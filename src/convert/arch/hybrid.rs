@@ -137,7 +137,7 @@ const QWEN35: Architecture = Architecture {
 /// Every architecture of this kind.
 pub static ARCHITECTURES: &[Architecture] = &[
     Architecture {
-        classes: &["Lfm2ForCausalLM"],
+        classes: &["Lfm2ForCausalLM", "Lfm2VlForConditionalGeneration"],
         name: |config| gated(config, &["silu"], "lfm2"),
         globals: LFM2_GLOBALS,
         layer: &[LFM2_NORMS, ATTN_HALVES, LFM2_ATTENTION, LFM2_MLP],

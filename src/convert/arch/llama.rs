@@ -117,6 +117,16 @@ const BITNET: Architecture = Architecture {
     ..LLAMA
 };
 
+const QWEN3: Architecture = Architecture {
+    classes: &["Qwen3ForCausalLM", "Qwen3Model"],
+    name: |config| gated(config, &["silu"], "qwen3"),
+    layer: &[NORMS, ATTN_HALVES, ATTN_OTHERS, HEAD_NORMS, MLP, INPUT_NORMS],
+    rope: Rope::Base,
+    // Defaults of Qwen3Config.
+    defaults: &[("rms_norm_eps", 1e-6), ("head_dim", 128.0)],
+    ..LLAMA
+};
+
 const OLMO2: Architecture = Architecture {
     classes: &["Olmo2ForCausalLM"],
     name: |config| gated(config, &["silu"], "olmo2"),
@@ -154,12 +164,28 @@ pub static ARCHITECTURES: &[Architecture] = &[
         ..LLAMA
     },
     Architecture {
-        classes: &["Qwen3ForCausalLM", "Qwen3Model"],
-        name: |config| gated(config, &["silu"], "qwen3"),
-        layer: &[NORMS, ATTN_HALVES, ATTN_OTHERS, HEAD_NORMS, MLP, INPUT_NORMS],
+        classes: &["Qwen2_5_VLForConditionalGeneration"],
+        name: |config| gated(config, &["silu"], "qwen2vl"),
+        layer: &[NORMS, ATTN_HALVES, ATTN_OTHERS, QKV_BIASES, MLP],
         rope: Rope::Base,
-        // Defaults of Qwen3Config.
-        defaults: &[("rms_norm_eps", 1e-6), ("head_dim", 128.0)],
+        sections: true,
+        ..LLAMA
+    },
+    QWEN3,
+    Architecture {
+        classes: &["Qwen3VLForConditionalGeneration"],
+        name: |config| gated(config, &["silu"], "qwen3vl"),
+        layer: &[NORMS, ATTN_HALVES, ATTN_OTHERS, HEAD_NORMS, MLP],
+        sections: true,
+        ..QWEN3
+    },
+    Architecture {
+        classes: &[
+            "Idefics3ForConditionalGeneration",
+            "SmolVLMForConditionalGeneration",
+            "LlavaForConditionalGeneration",
+        ],
+        name: text_of_images,
         ..LLAMA
     },
     Architecture {
@@ -355,4 +381,13 @@ fn gpt2(config: &Config) -> Result<&'static str, ConvertError> {
 fn mistral3(config: &Config) -> Result<&'static str, ConvertError> {
     let of_text = config.str(&["model_type"]);
     gated(config, &["silu"], if of_text == Some("mistral") { "llama" } else { "mistral3" })
+}
+
+/// The text of classes that may have others than Llama's.
+fn text_of_images(config: &Config) -> Result<&'static str, ConvertError> {
+    const TYPE: &str = "model_type";
+    match config.str(&[TYPE]) {
+        Some("llama" | "mistral") => gated(config, &["silu"], "llama"),
+        _ => Err(config.wrong(TYPE, "llama or mistral", config.get(&[TYPE]))),
+    }
 }

@@ -9,6 +9,7 @@ mod latent;
 mod llama;
 mod mamba;
 mod sparse;
+pub mod towers;
 
 use super::ConvertError;
 use super::config::Config;
@@ -62,6 +63,19 @@ pub enum Change {
     KeysOfGroups,
     /// The rows of each value head.
     ValuesOfGroups,
+    /// The first of three equal parts of the rows. The other ones become other tensors.
+    FirstThird,
+    /// The second one.
+    SecondThird,
+    /// The last one.
+    LastThird,
+    /// The first of the two frames of each channel's kernel, `[dim, channels, frames, height, width]`. The
+    /// other one becomes another tensor.
+    FirstFrame,
+    /// The second one.
+    SecondFrame,
+    /// The columns of a matrix over patches, from pixel by pixel to channel by channel.
+    ChannelsFirst,
 }
 
 /// A dimension by its meaning.
@@ -174,6 +188,22 @@ pub enum Dim {
     StreamPairs,
     /// Width between the two matrices of LAuReL.
     LaurelRank,
+    /// Channels of a picture.
+    Channels,
+    /// Frames that a kernel over patches reads.
+    Frames,
+    /// Side of a patch.
+    Patch,
+    /// Elements of a patch.
+    PatchElems,
+    /// Tables of positions: columns, and rows.
+    Tables,
+    /// Patches that become one token, joined.
+    Joined,
+    /// Width of the text model of a vision tower.
+    TextHidden,
+    /// Width between the two matrices of a projector.
+    Projector,
     /// Outputs of the gate of attention's output: one per head, or per element.
     AttnGate,
 }

@@ -14,7 +14,7 @@ use super::error::Error;
 use super::pool::RowNorm;
 use super::upload::upload;
 pub use picture::{ImageError, ImageRows, Picture, PlacedImage};
-pub use pixels::Pixels;
+pub use pixels::{Cut, Pixels};
 use sterna_backend::{Backend, Exec};
 use sterna_gguf::{Gguf, OpenOptions};
 use sterna_model::ModelError;
@@ -118,29 +118,55 @@ impl Vision {
         [self.model.begin, self.model.end]
     }
 
-    /// Resizes a picture to a size of the tower, and normalises it.
+    /// Resizes a picture to a size of the tower, cuts it into tiles if the tower has some, and normalises the
+    /// parts.
     ///
     /// # Errors
-    /// [`ImageError::Ratio`].
-    pub fn pixels(&self, picture: &Picture) -> Result<Pixels, ImageError> {
-        pixels::pixels(&self.model, picture)
+    /// [`ImageError::Ratio`], [`ImageError::Positions`].
+    pub fn pixels(&self, picture: &Picture) -> Result<Cut, ImageError> {
+        pixels::cut(&self.model, picture)
     }
 
-    /// Number of tokens of a picture.
+    /// Number of tokens of a picture. `ids` are the tokens of a text.
     ///
     /// # Errors
-    /// [`ImageError::Ratio`].
-    pub fn n_tokens(&self, picture: &Picture) -> Result<usize, ImageError> {
-        let size = pixels::size(self.model.sizing, [picture.width(), picture.height()])?;
-        let of_side = size.map(|side| side as usize / self.model.patch / self.model.merge.side());
-        Ok(of_side[0] * of_side[1])
+    /// [`Error::Image`], and those of `ids`.
+    pub(super) fn n_tokens(
+        &self,
+        picture: &Picture,
+        ids: impl Fn(&str) -> Result<Vec<u32>, Error>,
+    ) -> Result<usize, Error> {
+        let (grid, sizes) = pixels::sizes(&self.model, picture)?;
+        let mut n_tokens = 0;
+        for (at, size) in sizes.into_iter().enumerate() {
+            let [cols, rows] = size.map(|side| side as usize / self.model.patch / self.model.merge.side());
+            let n_ends = if self.model.row_end.is_some() { rows - 1 } else { 0 };
+            n_tokens += cols * rows + n_ends + self.mark(grid, at, &ids)?.len();
+        }
+        Ok(n_tokens)
     }
 
-    /// Encodes a picture, unless its rows are still known. Waits while another one is encoded.
+    /// The tokens before the rows of a part of a picture.
+    fn mark(
+        &self,
+        grid: [usize; 2],
+        at: usize,
+        ids: &impl Fn(&str) -> Result<Vec<u32>, Error>,
+    ) -> Result<Vec<u32>, Error> {
+        let mark = self.model.tiles.map_or_else(String::new, |tiles| (tiles.mark)(grid, at));
+        if mark.is_empty() { Ok(Vec::new()) } else { ids(&mark) }
+    }
+
+    /// Encodes a picture, unless its rows are still known. Waits while another one is encoded. `ids` are the
+    /// tokens of a text.
     ///
     /// # Errors
-    /// [`Error::Image`], [`Error::Backend`].
-    pub fn encode(&self, picture: &Picture) -> Result<Arc<ImageRows>, Error> {
+    /// [`Error::Image`], [`Error::Backend`], and those of `ids`.
+    pub(super) fn encode(
+        &self,
+        picture: &Picture,
+        ids: impl Fn(&str) -> Result<Vec<u32>, Error>,
+    ) -> Result<Arc<ImageRows>, Error> {
         /// Rows that are kept, in elements: 128 MiB.
         const KEPT: usize = 1 << 25;
         let known = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
@@ -153,7 +179,7 @@ impl Vision {
         let rows = match found {
             Some(rows) => rows,
             None => {
-                let rows = self.encode_pixels(&self.pixels(picture)?)?;
+                let rows = self.encode_cut(&self.pixels(picture)?, ids)?;
                 Arc::new(ImageRows { id: picture.id(), ..rows })
             }
         };
@@ -165,6 +191,35 @@ impl Vision {
             }
         }
         Ok(rows)
+    }
+
+    /// Encodes the parts of a picture, with marks between them. `ids` are the tokens of a text.
+    ///
+    /// # Errors
+    /// [`Error::Backend`], and those of `ids`.
+    ///
+    /// # Panics
+    /// As [`encode_pixels`](Self::encode_pixels).
+    pub fn encode_cut(
+        &self,
+        cut: &Cut,
+        ids: impl Fn(&str) -> Result<Vec<u32>, Error>,
+    ) -> Result<ImageRows, Error> {
+        let dim = self.model.text_dim;
+        let mut whole = ImageRows::default();
+        for (at, pixels) in cut.pixels.iter().enumerate() {
+            let marks = self.mark(cut.grid, at, &ids)?;
+            let rows = self.encode_pixels(pixels)?;
+            if cut.pixels.len() == 1 && marks.is_empty() {
+                return Ok(rows);
+            }
+            let n_before = whole.values.len() / dim;
+            whole.texts.extend((n_before..).zip(marks.iter().copied()));
+            whole.values.resize((n_before + marks.len()) * dim, 0.0);
+            whole.values.extend_from_slice(&rows.values);
+        }
+        whole.grid = [1, (whole.values.len() / dim) as u32];
+        Ok(whole)
     }
 
     /// Encodes pixels of a size of the tower: a multiple of its blocks on both sides.
@@ -191,13 +246,23 @@ impl Vision {
         let n_tokens = n_patches / (side * side);
         let (mut done, mut further) = (0, Vec::with_capacity(deepstack.len()));
         for (model::Deepstack { end, merger }, exec) in model.deepstack.iter().zip(&*deepstack) {
-            run(backend, *tower, done..*end, n_patches, Some(grid))?;
+            run(backend, *tower, done..*end, &[grid])?;
             done = *end;
             backend.read(*tower, x, 0, &mut rows)?;
             let merged = pixels::merged(model.merge, &grid, rows.clone());
             further.push(merge(backend, *exec, &merger.program, n_tokens, &merged)?);
         }
-        run(backend, *tower, done..program.stages.len(), n_patches, Some(grid))?;
+        if let Some(windows) = &model.windows {
+            let within = pixels::windows(&grid, windows.side);
+            for stages in &windows.whole {
+                run_within(backend, (*tower, x), done..stages.start, &within, &mut rows)?;
+                run(backend, *tower, stages.clone(), &[grid])?;
+                done = stages.end;
+            }
+            run_within(backend, (*tower, x), done..program.stages.len(), &within, &mut rows)?;
+        } else {
+            run(backend, *tower, done..program.stages.len(), &[grid])?;
+        }
         backend.read(*tower, x, 0, &mut rows)?;
         self.post_norm.iter().for_each(|norm| norm.apply_to_rows(&mut rows));
         let mut rows = pixels::merged(model.merge, &grid, rows);
@@ -205,7 +270,14 @@ impl Vision {
 
         let values = merge(backend, *merger, &model.merger.program, n_tokens, &rows)?;
         let grid = grid.grid.map(|n| n / side as u32);
-        Ok(ImageRows { grid, values, deepstack: further, id: None })
+        let (grid, values) = match &model.row_end {
+            None => (grid, values),
+            Some(row_end) => {
+                let values = pixels::with_row_ends(values, grid[1] as usize, row_end);
+                ([1, (values.len() / row_end.len()) as u32], values)
+            }
+        };
+        Ok(ImageRows { grid, values, deepstack: further, ..ImageRows::default() })
     }
 }
 
@@ -230,25 +302,67 @@ fn merge(
     let out = buf(program, "out");
     let mut rows = vec![0.0; n * program.buf_decl(out).cols];
     backend.write(exec, buf(program, "x"), 0, merged)?;
+    if let Some(sums) = program.buf_named("merged") {
+        backend.write(exec, sums, 0, &vec![0.0; n * program.buf_decl(sums).cols])?;
+    }
     backend.write(exec, out, 0, &rows)?;
-    run(backend, exec, 0..program.stages.len(), n, None)?;
+    // A merger has no positions.
+    let tokens = ImageSpan { start: 0, grid: [1, n as u32], block: 1 };
+    run(backend, exec, 0..program.stages.len(), &[tokens])?;
     backend.read(exec, out, 0, &mut rows)?;
     Ok(rows)
 }
 
-/// Runs stages of a program over `n` rows of one sequence.
+/// Runs stages of a tower within windows. Their rows are put together for this; `rows` is space for those of
+/// the buffer `x`.
+fn run_within(
+    backend: &mut dyn Backend,
+    (exec, x): (Exec, Buf),
+    stages: Range<usize>,
+    windows: &[pixels::Window],
+    rows: &mut [f32],
+) -> Result<(), Error> {
+    if stages.is_empty() {
+        return Ok(());
+    }
+    let order: Vec<usize> = windows.iter().flat_map(|window| &window.patches).copied().collect();
+    let grids: Vec<ImageSpan> = windows.iter().map(|window| window.grid).collect();
+    let dim = rows.len() / order.len();
+    // The first stage reads the patches, whose order is that of the picture.
+    let of_patches = usize::from(stages.start == 0);
+    let patches = ImageSpan { start: 0, grid: [1, order.len() as u32], block: 1 };
+    run(backend, exec, 0..of_patches, &[patches])?;
+    backend.read(exec, x, 0, rows)?;
+    let mut together: Vec<f32> = order.iter().flat_map(|at| &rows[at * dim..][..dim]).copied().collect();
+    backend.write(exec, x, 0, &together)?;
+    run(backend, exec, stages.start + of_patches..stages.end, &grids)?;
+    backend.read(exec, x, 0, &mut together)?;
+    for (at, row) in order.iter().zip(together.chunks_exact(dim)) {
+        rows[at * dim..][..dim].copy_from_slice(row);
+    }
+    Ok(backend.write(exec, x, 0, rows)?)
+}
+
+/// Runs stages of a program over grids of rows, each of which is a sequence.
 fn run(
     backend: &mut dyn Backend,
     exec: Exec,
     stages: Range<usize>,
-    n: usize,
-    image: Option<ImageSpan>,
+    grids: &[ImageSpan],
 ) -> Result<(), Error> {
-    let n_pages = n.div_ceil(sterna_program::PAGE);
-    let mut pages = PageTable::new(1, n_pages);
-    pages.seq_mut(0).extend(0..n_pages as u32);
-    pages.set_images(0, image);
-    let rows: Vec<Row> = (0..n as u32).map(|pos| Row { token: 0, pos, seq: 0, logits: false }).collect();
+    if stages.is_empty() {
+        return Ok(());
+    }
+    let n_pages = |grid: &ImageSpan| (grid.len() as usize).div_ceil(sterna_program::PAGE);
+    let mut pages = PageTable::new(grids.len(), grids.iter().map(n_pages).max().unwrap_or(0));
+    let (mut rows, mut page) = (Vec::new(), 0);
+    for (seq, grid) in (0..).zip(grids) {
+        let end = page + n_pages(grid) as u32;
+        pages.seq_mut(seq).extend(page..end);
+        page = end;
+        pages.set_images(seq, Some(*grid));
+        rows.extend((0..grid.len()).map(|pos| Row { token: 0, pos, seq, logits: false }));
+    }
     let step = Step { rows: &rows, pages: &pages, sampling: &[], changes: &[] };
     Ok(backend.run_stages(exec, stages, &step)?)
 }

@@ -1,5 +1,6 @@
 //! A decoded picture, and the rows that a text model gets for it.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use sterna_program::ImageSpan;
@@ -54,13 +55,15 @@ impl std::fmt::Debug for Picture {
 }
 
 /// The rows of an image for the text model: one per token, in place of an embedding.
-#[derive(Clone, PartialEq)]
+#[derive(Clone, Default, PartialEq)]
 pub struct ImageRows {
     pub(crate) grid: [u32; 2],
     /// `[rows * columns of the grid, dim]`.
     pub(crate) values: Vec<f32>,
     /// Further rows, each list `[rows * columns of the grid, dim]`.
     pub(crate) deepstack: Vec<Vec<f32>>,
+    /// Tokens of texts between the tiles, with the numbers of their rows in order.
+    pub(crate) texts: Vec<(usize, u32)>,
     pub(crate) id: Option<[u8; 32]>,
 }
 
@@ -82,6 +85,25 @@ impl ImageRows {
         &self.deepstack
     }
 
+    /// Tokens of texts between the tiles of the image, with the numbers of their rows, in order. The values
+    /// of these rows have no meaning: the text model computes them.
+    pub fn texts(&self) -> &[(usize, u32)] {
+        &self.texts
+    }
+
+    /// The rows of `within` that are not tokens of texts.
+    pub(crate) fn of_pixels(&self, within: Range<usize>) -> Vec<Range<usize>> {
+        let (mut parts, mut start) = (Vec::new(), within.start);
+        let texts = self.texts.iter().map(|(row, _)| *row).filter(|row| within.contains(row));
+        for end in texts.chain([within.end]) {
+            if start < end {
+                parts.push(start..end);
+            }
+            start = end + 1;
+        }
+        parts
+    }
+
     /// Number of elements of all rows.
     pub(crate) fn n_elems(&self) -> usize {
         self.values.len() * (1 + self.deepstack.len())
@@ -100,7 +122,7 @@ impl std::fmt::Debug for ImageRows {
 }
 
 /// An image in a prompt: its rows take the positions from `at` on. The prompt's tokens there are
-/// [placeholders](Self::PLACEHOLDER).
+/// [placeholders](Self::PLACEHOLDER), or those of texts between tiles.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PlacedImage {
     pub(crate) at: usize,
@@ -115,6 +137,7 @@ impl PlacedImage {
     pub fn append(rows: Arc<ImageRows>, tokens: &mut Vec<u32>) -> Self {
         let at = tokens.len();
         tokens.resize(at + rows.len(), Self::PLACEHOLDER);
+        rows.texts.iter().for_each(|(row, token)| tokens[at + row] = *token);
         Self { at, rows }
     }
 

@@ -12,6 +12,23 @@ struct Window {
     weights: Vec<i64>,
 }
 
+/// The first source of each of `to` targets, and the weights of it and those after it, which sum to 1.
+pub fn weights(from: usize, to: usize, filter: Filter) -> Vec<(usize, Vec<f64>)> {
+    let scale = from as f64 / to as f64;
+    let widened = scale.max(1.0);
+    let radius = support(filter) * widened;
+    let of = |i: usize| {
+        let centre = (i as f64 + 0.5) * scale;
+        let first = (centre - radius + 0.5).max(0.0) as usize;
+        let end = ((centre + radius + 0.5) as usize).min(from);
+        let weight = |at: usize| value(filter, (at as f64 - centre + 0.5) / widened);
+        let weights: Vec<f64> = (first..end).map(weight).collect();
+        let total: f64 = weights.iter().sum();
+        (first, weights.into_iter().map(|weight| weight / total).collect())
+    };
+    (0..to).map(of).collect()
+}
+
 /// Resizes `rgb`, `[height, width, 3]`, to `to`, width and height, both at least 1.
 pub fn resize(rgb: &[u8], [width, height]: [usize; 2], to: [usize; 2], filter: Filter) -> Vec<u8> {
     // Found by comparison with Pillow 13: if the height shrinks by more than twice what the width does.
@@ -67,20 +84,12 @@ fn rounded(sum: i64) -> u8 {
 }
 
 fn windows(from: usize, to: usize, filter: Filter) -> Vec<Window> {
-    let scale = from as f64 / to as f64;
-    let widened = scale.max(1.0);
-    let radius = support(filter) * widened;
-    let window = |i: usize| {
-        let centre = (i as f64 + 0.5) * scale;
-        let first = (centre - radius + 0.5).max(0.0) as usize;
-        let end = ((centre + radius + 0.5) as usize).min(from);
-        let weight = |at: usize| value(filter, (at as f64 - centre + 0.5) / widened);
-        let weights: Vec<f64> = (first..end).map(weight).collect();
-        let total: f64 = weights.iter().sum();
-        let fixed = |weight: &f64| (weight / total * f64::from(1 << BITS)).round() as i64;
-        Window { first, weights: weights.iter().map(fixed).collect() }
+    let fixed = |weight: f64| (weight * f64::from(1 << BITS)).round() as i64;
+    let window = |(first, weights): (usize, Vec<f64>)| Window {
+        first,
+        weights: weights.into_iter().map(fixed).collect(),
     };
-    (0..to).map(window).collect()
+    weights(from, to, filter).into_iter().map(window).collect()
 }
 
 /// Source pixels on each side of the centre, when nothing shrinks.
@@ -88,6 +97,7 @@ fn support(filter: Filter) -> f64 {
     match filter {
         Filter::Bilinear => 1.0,
         Filter::Bicubic => 2.0,
+        Filter::Lanczos => 3.0,
     }
 }
 
@@ -99,7 +109,14 @@ fn value(filter: Filter, x: f64) -> f64 {
         Filter::Bicubic if x < 1.0 => ((A + 2.0) * x - (A + 3.0)) * x * x + 1.0,
         Filter::Bicubic if x < 2.0 => (((x - 5.0) * x + 8.0) * x - 4.0) * A,
         Filter::Bicubic => 0.0,
+        Filter::Lanczos if x < 3.0 => sinc(x) * sinc(x / 3.0),
+        Filter::Lanczos => 0.0,
     }
+}
+
+fn sinc(x: f64) -> f64 {
+    let angle = std::f64::consts::PI * x;
+    if x == 0.0 { 1.0 } else { angle.sin() / angle }
 }
 
 #[cfg(test)]
@@ -110,7 +127,7 @@ mod tests {
     #[test]
     fn one_colour_stays_and_the_same_size_is_a_copy() {
         let rgb: Vec<u8> = [7, 200, 255].repeat(5 * 3);
-        for filter in [Filter::Bilinear, Filter::Bicubic] {
+        for filter in [Filter::Bilinear, Filter::Bicubic, Filter::Lanczos] {
             for to in [[1, 1], [2, 9], [5, 7], [40, 2]] {
                 assert_eq!(resize(&rgb, [5, 3], to, filter), [7, 200, 255].repeat(to[0] * to[1]), "{to:?}");
             }

@@ -8,7 +8,7 @@ use crate::Builder;
 use crate::ModelError;
 use crate::gemma4::CAUSAL_IMAGES;
 use sterna_program::{
-    Attend, AttnIn, Axis, Clamp, FfnIn, Linear, ProjAdd, ProjIn, Rope, RopeStyle, RowsOf, Weight,
+    Act, Attend, AttnIn, Axis, Clamp, FfnIn, Linear, ProjAdd, ProjIn, Rope, RopeStyle, RowsOf, Weight,
 };
 
 /// Gemma 4.
@@ -60,16 +60,19 @@ fn read(file: &File<'_>) -> Result<Vision, ModelError> {
         tower,
         merger,
         deepstack: Vec::new(),
+        windows: None,
         patch: file.patch,
         mean: file.mean,
         std: file.std,
         is_centred: true,
         sizing: Sizing::Budget { step: (SIDE * file.patch) as u32, tokens: tokens as u64 },
         filter: Filter::Bicubic,
+        tiles: None,
         positions: positions.expect("read with the tower"),
         post_norm: None,
         merge: Merge::Mean { side: SIDE },
         affine,
+        row_end: None,
         text_dim,
         whole_images: !CAUSAL_IMAGES.contains(&text_dim),
         axes: false,
@@ -84,6 +87,8 @@ fn blocks(file: &File<'_>, m: &mut Builder<'_>, x: sterna_program::Buf) -> Resul
     if !head_dim.is_multiple_of(4) {
         return Err(m.wrong("vision.attention.head_count", "heads of a multiple of 4", head_dim));
     }
+    // llama.cpp's files do not name it.
+    let act = file.act.unwrap_or(Act::GeluTanh);
     let [q, y, hidden] =
         [("q", dim), ("y", dim), ("h", ffn_dim)].map(|(name, cols)| m.buf(name, RowsOf::Step, cols));
     let kv = m.kv_of_heads(n_heads, head_dim);
@@ -113,7 +118,7 @@ fn blocks(file: &File<'_>, m: &mut Builder<'_>, x: sterna_program::Buf) -> Resul
         let norm = m.rms_norm(&blk("ln2"), dim)?;
         let gate = clamped(m, &blk("ffn_gate"), ffn_dim, dim)?;
         let up = clamped(m, &blk("ffn_up"), ffn_dim, dim)?;
-        m.push(format!("{layer}.ffn_in"), FfnIn::gated(x, norm, gate, up, file.act, hidden));
+        m.push(format!("{layer}.ffn_in"), FfnIn::gated(x, norm, gate, up, act, hidden));
         let w = clamped(m, &blk("ffn_down"), dim, ffn_dim)?;
         let post = Some(m.rms_norm(&blk("ffn_post_norm"), dim)?);
         let out_scale = blk("out_scale.weight");

@@ -7,6 +7,10 @@
 
 mod gemma3;
 mod gemma4v;
+mod idefics3;
+mod lfm2;
+mod pixtral;
+mod qwen25vl;
 mod qwen3vl;
 mod tower;
 
@@ -14,11 +18,20 @@ use super::ModelError;
 use sterna_gguf::Gguf;
 use tower::File;
 pub use tower::{
-    Affine, Deepstack, Filter, Half, Merge, Positions, Projector, RowNorm, Sizing, TokenLimits, Vision,
+    Affine, Deepstack, Filter, Half, Merge, Positions, Projector, RowNorm, Sizing, TileRule, Tiles,
+    TokenLimits, Vision, Windows,
 };
 
 /// Every projector. A new one needs its file and two lines here.
-pub static REGISTRY: &[&Projector] = &[&gemma3::PROJECTOR, &qwen3vl::PROJECTOR, &gemma4v::PROJECTOR];
+pub static REGISTRY: &[&Projector] = &[
+    &gemma3::PROJECTOR,
+    &qwen3vl::PROJECTOR,
+    &gemma4v::PROJECTOR,
+    &pixtral::PROJECTOR,
+    &qwen25vl::PROJECTOR,
+    &idefics3::PROJECTOR,
+    &lfm2::PROJECTOR,
+];
 
 impl Vision {
     /// Reads the tower and the projector of an mmproj file.

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use super::tower::{Deepstack, File, Filter, Merge, Projector, Sizing, Vision};
+use super::tower::{Deepstack, File, Filter, Half, Merge, Projector, Sizing, Vision};
 use crate::{Builder, ModelError};
 use sterna_gguf::Value;
 use sterna_program::{Act, Axis, Buf, FfnIn, ProjAdd, Rope, RopeStyle, RowsOf};
@@ -13,7 +13,7 @@ use sterna_program::{Act, Axis, Buf, FfnIn, ProjAdd, Rope, RopeStyle, RowsOf};
 pub static PROJECTOR: Projector = Projector { names: &["qwen3vl_merger"], read };
 
 /// Side of a block of patches.
-const SIDE: usize = 2;
+pub(super) const SIDE: usize = 2;
 
 /// Default limits on the tokens of an image.
 const TOKENS: [usize; 2] = [8, 4096];
@@ -24,9 +24,7 @@ const MOST_TOKENS: usize = 16384;
 fn read(file: &File<'_>) -> Result<Vision, ModelError> {
     let (dim, text_dim, head_dim) = (file.hyper.dim, file.text_dim, file.hyper.head_dim);
     let joined = SIDE * SIDE * dim;
-    let [least, most] = [file.limits.min.unwrap_or(TOKENS[0]), file.limits.max.unwrap_or(TOKENS[1])];
-    let most = most.clamp(1, MOST_TOKENS);
-    let least = least.clamp(1, most);
+    let (sizing, most) = sizing(file);
     let (mut post_norm, mut positions, mut ends) = (None, None, Vec::new());
     let tower = file.half(most * SIDE * SIDE, "v.", |m| {
         const MERGE: &str = "vision.spatial_merge_size";
@@ -65,36 +63,54 @@ fn read(file: &File<'_>) -> Result<Vision, ModelError> {
         })?;
         deepstack.push(Deepstack { end, merger });
     }
-    let merger = file.half(most, "mm.", |m| {
+    let merger = merger(file, most)?;
+    Ok(Vision {
+        projector: file.projector.clone(),
+        tower,
+        merger,
+        deepstack,
+        windows: None,
+        patch: file.patch,
+        mean: file.mean,
+        std: file.std,
+        is_centred: false,
+        sizing,
+        filter: Filter::Bicubic,
+        tiles: None,
+        positions: positions.expect("read with the tower"),
+        post_norm,
+        merge: Merge::Join { side: SIDE },
+        affine: None,
+        row_end: None,
+        text_dim,
+        whole_images: false,
+        axes: true,
+        begin: "<|vision_start|>",
+        end: "<|vision_end|>",
+    })
+}
+
+/// The size of pictures within the limits, and the most tokens.
+pub(super) fn sizing(file: &File<'_>) -> (Sizing, usize) {
+    let [least, most] = [file.limits.min.unwrap_or(TOKENS[0]), file.limits.max.unwrap_or(TOKENS[1])];
+    let most = most.clamp(1, MOST_TOKENS);
+    let least = least.clamp(1, most);
+    let step = SIDE * file.patch;
+    let pixels = |tokens: usize| (tokens * step * step) as u64;
+    let sizing = Sizing::Multiples { step: step as u32, min_pixels: pixels(least), max_pixels: pixels(most) };
+    (sizing, most)
+}
+
+/// The network over four joined patches.
+pub(super) fn merger(file: &File<'_>, most: usize) -> Result<Half, ModelError> {
+    let (joined, text_dim) = (SIDE * SIDE * file.hyper.dim, file.text_dim);
+    file.half(most, "mm.", |m| {
         let [x, hidden, out] = bufs(m, joined, text_dim);
         let up = m.projection("mm.0", joined, joined)?;
         m.push("merge_in", FfnIn::plain(x, None, up, Act::Gelu, hidden));
         let w = m.projection("mm.2", text_dim, joined)?;
         m.push("merge_out", ProjAdd::plain(hidden, w, out));
         Ok(())
-    })?;
-    let step = SIDE * file.patch;
-    let pixels = |tokens: usize| (tokens * step * step) as u64;
-    Ok(Vision {
-        projector: file.projector.clone(),
-        tower,
-        merger,
-        deepstack,
-        patch: file.patch,
-        mean: file.mean,
-        std: file.std,
-        is_centred: false,
-        sizing: Sizing::Multiples { step: step as u32, min_pixels: pixels(least), max_pixels: pixels(most) },
-        filter: Filter::Bicubic,
-        positions: positions.expect("read with the tower"),
-        post_norm,
-        merge: Merge::Join { side: SIDE },
-        affine: None,
-        text_dim,
-        whole_images: false,
-        axes: true,
-        begin: "<|vision_start|>",
-        end: "<|vision_end|>",
     })
 }
 
@@ -123,7 +139,7 @@ fn deepstack_layers(m: &Builder<'_>) -> Result<Vec<usize>, ModelError> {
 
 /// The first half of the pairs is rotated by the row, the second one by the column, both with the frequencies
 /// of half a head.
-fn two_axes(head_dim: usize) -> Rope {
+pub(super) fn two_axes(head_dim: usize) -> Rope {
     let quarter = head_dim / 4;
     let freq = |pair: usize| 10000_f64.powf(-2.0 * (pair % quarter) as f64 / (head_dim / 2) as f64);
     let axis = |pair: usize| if pair < quarter { Axis::Row } else { Axis::Column };

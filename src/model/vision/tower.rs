@@ -1,5 +1,7 @@
 //! The form of a vision tower, and the parts of an mmproj file that projectors share.
 
+use std::ops::{Range, RangeInclusive};
+
 use ggml_types::kv;
 
 use crate::hyper::{RopeHyper, RopeScaling};
@@ -26,11 +28,13 @@ pub struct Vision {
     /// which the host fills with the patches' positions, and runs the blocks on `x`, `[n_patches, dim]`. All
     /// patches of a picture run in one step.
     pub tower: Half,
-    /// Over tokens: from `x`, the merged patches, to `out`, `[n_tokens, text_dim]`, which the host has set to
-    /// 0.
+    /// Over tokens: from `x`, the merged patches, to `out`, `[n_tokens, text_dim]`. The host has set it and
+    /// `merged`, if there is such a buffer, to 0.
     pub merger: Half,
     /// Further rows of each token, from the tower's rows after some blocks, in the order of these.
     pub deepstack: Vec<Deepstack>,
+    /// Windows that most blocks of the tower attend within. Not together with further rows.
+    pub windows: Option<Windows>,
     /// Side of a patch in pixels.
     pub patch: usize,
     /// Subtracted from a channel's values of 0 to 1.
@@ -43,6 +47,8 @@ pub struct Vision {
     pub sizing: Sizing,
     /// Filter for resizing.
     pub filter: Filter,
+    /// How large pictures are cut. `sizing` is that of the whole picture, which follows the tiles.
+    pub tiles: Option<Tiles>,
     /// Learned positions.
     pub positions: Positions,
     /// Norm of the tower's rows.
@@ -51,6 +57,8 @@ pub struct Vision {
     pub merge: Merge,
     /// Applied to the merged rows.
     pub affine: Option<Affine>,
+    /// A row for the text model after each row of tokens but the last, `[text_dim]`.
+    pub row_end: Option<Vec<f32>>,
     /// Width of the text model.
     pub text_dim: usize,
     /// True if rows of an image see each other in the text model ([`Attend::whole_images`]).
@@ -79,6 +87,16 @@ pub struct Deepstack {
     pub end: usize,
     /// From `x`, the merged patches, to `out`, as [`Vision::merger`].
     pub merger: Half,
+}
+
+/// Windows of patches: squares from the upper left, cut at the right and at the lower border. Each is a
+/// sequence of its own in the stages that are not `whole`.
+#[derive(Clone, Debug)]
+pub struct Windows {
+    /// Side in patches, a multiple of the merged blocks.
+    pub side: usize,
+    /// Ranges of stages whose patches see the whole picture.
+    pub whole: Vec<Range<usize>>,
 }
 
 /// A norm that the host applies to rows.
@@ -118,12 +136,50 @@ pub enum Sizing {
         /// Largest number of pixels.
         max_pixels: u64,
     },
+    /// The least multiples of `step` that cover the picture, which is made smaller if a side is longer than
+    /// `longest`.
+    Longest {
+        /// Pixels per token on each side.
+        step: u32,
+        /// Longest side in pixels.
+        longest: u32,
+    },
     /// The largest multiples of `step` at the picture's proportions that have at most `tokens` squares of it.
     Budget {
         /// Pixels per token on each side.
         step: u32,
         /// Most tokens.
         tokens: u64,
+    },
+}
+
+/// Tiles of large pictures, each of which is encoded as a picture.
+#[derive(Clone, Copy, Debug)]
+pub struct Tiles {
+    /// Side of a tile in pixels.
+    pub side: u32,
+    /// Rule for their number.
+    pub rule: TileRule,
+    /// Text before the rows of a tile: the number of rows and columns of tiles, and the number of the tile.
+    /// The whole picture is the last one; without tiles, number 0 of a grid of 0 x 0.
+    pub mark: fn([usize; 2], usize) -> String,
+}
+
+/// Rule for the number of tiles.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum TileRule {
+    /// Every picture is resized to this longest side, then to multiples of a tile. The whole picture is made
+    /// from that.
+    Longest(u32),
+    /// A picture of more than `max_pixels` is stretched to the grid of `tiles.0` to `tiles.1` tiles whose
+    /// proportions are nearest to its own.
+    Nearest {
+        /// Fewest and most tiles.
+        tiles: (u32, u32),
+        /// Most pixels of a picture that is not cut, rounded to multiples of `step`.
+        max_pixels: f64,
+        /// Pixels per token on each side.
+        step: u32,
     },
 }
 
@@ -134,6 +190,8 @@ pub enum Filter {
     Bilinear,
     /// Cubic convolution with a = -0.5.
     Bicubic,
+    /// Windowed sinc of three lobes.
+    Lanczos,
 }
 
 /// The learned positions of a grid of patches.
@@ -146,6 +204,19 @@ pub enum Positions {
         table: Vec<f32>,
         /// Side of the square in patches.
         side: usize,
+    },
+    /// One row per patch of a square, row by row. Another grid is resized, bilinear without aligned corners,
+    /// over all rows that a patch covers.
+    Resized {
+        /// `[side * side, dim]`.
+        table: Vec<f32>,
+        /// Side of the square in patches.
+        side: usize,
+    },
+    /// None: zeros.
+    None {
+        /// Number of columns.
+        dim: usize,
     },
     /// The sum of a row per column of the grid and one per row of the grid.
     Axes {
@@ -216,13 +287,15 @@ impl Vision {
     /// Bytes of the tables that the host keeps: learned positions, norm and factors.
     pub fn host_bytes(&self) -> u64 {
         let positions = match &self.positions {
-            Positions::Square { table, .. } => table.len(),
+            Positions::Square { table, .. } | Positions::Resized { table, .. } => table.len(),
             Positions::Axes { columns, rows, .. } => columns.len() + rows.len(),
+            Positions::None { .. } => 0,
         };
         let norm = self.post_norm.as_ref();
         let norm = norm.map_or(0, |norm| norm.weight.len() + norm.bias.as_ref().map_or(0, Vec::len));
         let affine = self.affine.as_ref().map_or(0, |affine| affine.factor.len() + affine.offset.len());
-        4 * (positions + norm + affine) as u64
+        let row_end = self.row_end.as_ref().map_or(0, Vec::len);
+        4 * (positions + norm + affine + row_end) as u64
     }
 }
 
@@ -240,7 +313,8 @@ pub(super) struct File<'a> {
     /// Side of the square that the positions are for, in patches.
     pub side: usize,
     pub text_dim: usize,
-    pub act: Act,
+    /// Activation function of the networks, if the file names one that is supported.
+    pub act: Option<Act>,
     pub mean: [f32; 3],
     pub std: [f32; 3],
 }
@@ -288,11 +362,11 @@ impl<'a> File<'a> {
         }
         let flag = |key: &str| Ok::<_, ModelError>(metadata.bool(key)? == Some(true));
         let act = match (flag("clip.use_gelu")?, flag("clip.use_silu")?) {
-            (true, false) => Act::GeluTanh,
-            (false, true) => Act::Silu,
-            (gelu, silu) => {
-                let want = "exactly one of clip.use_gelu and clip.use_silu; quick GELU is not supported";
-                return Err(wrong("clip.use_gelu", want, format!("{gelu} and {silu}")));
+            (true, false) => Some(Act::GeluTanh),
+            (false, true) => Some(Act::Silu),
+            (false, false) => None,
+            (true, true) => {
+                return Err(wrong("clip.use_gelu", "not together with clip.use_silu", "both".to_owned()));
             }
         };
         let channels = |name: &str| {
@@ -337,6 +411,40 @@ impl<'a> File<'a> {
         })
     }
 
+    /// A number under `clip.vision.`, or this one if it is missing.
+    ///
+    /// # Errors
+    /// [`ModelError::Metadata`] for numbers outside of a range.
+    pub fn number(
+        &self,
+        name: &str,
+        usual: usize,
+        range: RangeInclusive<usize>,
+    ) -> Result<usize, ModelError> {
+        let found = self.gguf.metadata().usize(&format!("clip.vision.{name}"))?.unwrap_or(usual);
+        match range.contains(&found) {
+            true => Ok(found),
+            false => Err(self.wrong(name, format!("{} to {}", range.start(), range.end()), found)),
+        }
+    }
+
+    /// An error about a number under `clip.vision.`.
+    pub fn wrong(&self, name: &str, want: String, got: usize) -> ModelError {
+        ModelError::Metadata { key: format!("clip.vision.{name}"), want, got: got.to_string() }
+    }
+
+    /// The activation function of the networks.
+    ///
+    /// # Errors
+    /// [`ModelError::Metadata`] if the file names none.
+    pub fn act(&self) -> Result<Act, ModelError> {
+        self.act.ok_or_else(|| ModelError::Metadata {
+            key: "clip.use_gelu".to_owned(),
+            want: "true, or clip.use_silu: quick GELU is not supported".to_owned(),
+            got: "neither".to_owned(),
+        })
+    }
+
     /// Builds a program for steps of up to `rows` rows, from the tensors that begin with `prefix`.
     pub fn half(
         &self,
@@ -344,11 +452,23 @@ impl<'a> File<'a> {
         prefix: &str,
         build: impl FnOnce(&mut Builder<'_>) -> Result<(), ModelError>,
     ) -> Result<Half, ModelError> {
+        self.half_of_windows(rows, 1, rows, prefix, build)
+    }
+
+    /// Builds a program for steps of up to `rows` rows in up to `windows` sequences of `of_window` rows.
+    pub fn half_of_windows(
+        &self,
+        rows: usize,
+        windows: usize,
+        of_window: usize,
+        prefix: &str,
+        build: impl FnOnce(&mut Builder<'_>) -> Result<(), ModelError>,
+    ) -> Result<Half, ModelError> {
         let limits = Limits {
             rows,
             outputs: 1,
-            seqs: 1,
-            pages: rows.div_ceil(PAGE),
+            seqs: windows,
+            pages: rows.div_ceil(PAGE).max(windows * of_window.min(rows).div_ceil(PAGE)),
             exact_pages: 0,
             sliding_pages: 0,
             states: 0,
@@ -381,6 +501,42 @@ impl<'a> File<'a> {
         3 * self.patch * self.patch
     }
 
+    /// Pre-norm blocks with RMS norms, full attention and gated networks. Returns the stages of each.
+    pub fn gated_blocks(
+        &self,
+        m: &mut Builder<'_>,
+        x: Buf,
+        rope: RopeId,
+    ) -> Result<Vec<Range<usize>>, ModelError> {
+        let Hyper { n_layers, dim, ffn_dim, n_heads, head_dim, .. } = self.hyper;
+        let (act, scale) = (self.act()?, 1.0 / (head_dim as f32).sqrt());
+        let [q, y, hidden] =
+            [("q", dim), ("y", dim), ("h", ffn_dim)].map(|(name, cols)| m.buf(name, RowsOf::Step, cols));
+        let kv = m.kv_of_heads(n_heads, head_dim);
+        let mut stages = Vec::with_capacity(n_layers);
+        for layer in 0..n_layers {
+            let start = m.program().stages.len();
+            let blk = |name: &str| format!("v.blk.{layer}.{name}");
+            let norm = m.rms_norm(&blk("ln1"), dim)?;
+            let qkv = m.qkv(&format!("v.blk.{layer}"), dim, dim, dim)?;
+            let attn_in = AttnIn::of(x, norm, qkv, kv, q);
+            m.push(format!("{layer}.attn_in"), AttnIn { rope: Some(rope), ..attn_in });
+            let attend = Attend { ahead: Attend::ALL, ..Attend::causal(q, kv, scale, y) };
+            m.push(format!("{layer}.attend"), attend);
+            let w = m.projection(&blk("attn_out"), dim, dim)?;
+            m.push(format!("{layer}.attn_out"), ProjAdd::plain(y, w, x));
+
+            let norm = m.rms_norm(&blk("ln2"), dim)?;
+            let gate = m.projection(&blk("ffn_gate"), ffn_dim, dim)?;
+            let up = m.projection(&blk("ffn_up"), ffn_dim, dim)?;
+            m.push(format!("{layer}.ffn_in"), FfnIn::gated(x, norm, gate, up, act, hidden));
+            let w = m.projection(&blk("ffn_down"), dim, ffn_dim)?;
+            m.push(format!("{layer}.ffn_out"), ProjAdd::plain(hidden, w, x));
+            stages.push(start..m.program().stages.len());
+        }
+        Ok(stages)
+    }
+
     /// Pre-norm blocks with LayerNorm and biases: full attention, and a network without a gate.
     pub fn blocks(&self, m: &mut Builder<'_>, x: Buf, rope: Option<RopeId>) -> Result<(), ModelError> {
         let Hyper { n_layers, dim, ffn_dim, n_heads, head_dim, .. } = self.hyper;
@@ -388,7 +544,7 @@ impl<'a> File<'a> {
             [("q", dim), ("y", dim), ("h", ffn_dim)].map(|(name, cols)| m.buf(name, RowsOf::Step, cols));
         // A block overwrites the keys and values of the block before it.
         let kv = m.kv_of_heads(n_heads, head_dim);
-        let scale = 1.0 / (head_dim as f32).sqrt();
+        let (act, scale) = (self.act()?, 1.0 / (head_dim as f32).sqrt());
         for layer in 0..n_layers {
             let blk = |name: &str| format!("v.blk.{layer}.{name}");
             // Files of early 2025 have exchanged the names of these two.
@@ -405,7 +561,7 @@ impl<'a> File<'a> {
 
             let norm = m.layer_norm(&blk("ln2"), dim)?;
             let up = m.projection(&blk(up), ffn_dim, dim)?;
-            m.push(format!("{layer}.ffn_in"), FfnIn::plain(x, norm, up, self.act, hidden));
+            m.push(format!("{layer}.ffn_in"), FfnIn::plain(x, norm, up, act, hidden));
             let w = m.projection(&blk(down), dim, ffn_dim)?;
             m.push(format!("{layer}.ffn_out"), ProjAdd::plain(hidden, w, x));
         }

@@ -1,0 +1,223 @@
+//! Checkpoints of models for images as transformers saves them, converted to a text model and an mmproj file:
+//! pixels, rows and logits are those that transformers computes from the checkpoint
+//! (`scripts/golden/vision`).
+
+use std::collections::BTreeSet;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use sterna::convert::{ConvertOptions, Converter, Outtype};
+use sterna::engine::{Engine, EngineOptions, ImageRows, Mmproj};
+use sterna::gguf::Gguf;
+use sterna::program::PAGE;
+use support::{golden, npy, root};
+
+/// The checkpoints.
+const CASES: [&str; 9] =
+    ["gemma3", "gemma4", "qwen3vl", "qwen35", "mistral3", "llava-pixtral", "qwen25vl", "idefics3", "lfm2"];
+
+/// f32 sums in another order: the largest distance of rows and of logits, in units of their standard
+/// deviation. The smallest mistake that the golden data of towers knows is 4e-4 of logits in the mean.
+const BOUNDS: [f32; 2] = [1e-5, 4e-5];
+
+fn file(name: &str) -> PathBuf {
+    root().join("tests/data/golden/vision").join(name)
+}
+
+fn written(folder: &Path, options: &ConvertOptions) -> Vec<u8> {
+    let converter =
+        Converter::open(folder, options).unwrap_or_else(|err| panic!("{}: {err}", folder.display()));
+    let mut out = Vec::new();
+    converter.quantizer().unwrap().write(&mut out, |_| ControlFlow::Continue(())).unwrap();
+    out
+}
+
+fn to(outtype: &str) -> ConvertOptions {
+    ConvertOptions { outtype: Outtype::named(outtype).unwrap(), threads: 1, ..ConvertOptions::default() }
+}
+
+/// An engine over both files of a checkpoint.
+fn engine(name: &str, outtype: &str, dir: &Path) -> Engine {
+    let [text, mmproj] = ["text", "mmproj"].map(|part| dir.join(format!("{name}-{part}.gguf")));
+    std::fs::write(&text, written(&file(name), &ConvertOptions { text_only: true, ..to("f32") })).unwrap();
+    std::fs::write(&mmproj, written(&file(name), &ConvertOptions { mmproj: true, ..to(outtype) })).unwrap();
+    let options = EngineOptions {
+        device: "cpu".parse().unwrap(),
+        threads: Some(1),
+        n_ctx: Some(256),
+        outputs: PAGE,
+        cache_type_k: "f32".parse().unwrap(),
+        cache_type_v: "f32".parse().unwrap(),
+        mmproj: Some(Mmproj { file: mmproj, tokens: limits(name), ..Mmproj::default() }),
+        ..EngineOptions::default()
+    };
+    Engine::open(text, &options).unwrap_or_else(|err| panic!("{name}: {err}"))
+}
+
+fn most(got: &[f32], want: &[f32]) -> f32 {
+    assert_eq!(got.len(), want.len());
+    got.iter().zip(want).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+}
+
+fn deviation(values: &[f32]) -> f32 {
+    (values.iter().map(|x| x * x).sum::<f32>() / values.len() as f32).sqrt()
+}
+
+/// Each row followed by the further rows of its token.
+fn whole(rows: &ImageRows) -> Vec<f32> {
+    let dim = rows.values().len() / rows.len();
+    let lists = || [rows.values()].into_iter().chain(rows.deepstack().iter().map(Vec::as_slice));
+    (0..rows.len()).flat_map(|at| lists().flat_map(move |list| list[at * dim..][..dim].to_vec())).collect()
+}
+
+/// The limits on tokens that the checkpoint's image processor has, where files have none.
+fn limits(name: &str) -> sterna::engine::vision::TokenLimits {
+    let of = |min, max| sterna::engine::vision::TokenLimits { min, max };
+    match name {
+        "gemma4" => of(None, Some(70)),
+        "qwen3vl" | "qwen35" | "qwen25vl" => of(Some(4), Some(40)),
+        _ => of(None, None),
+    }
+}
+
+#[test]
+fn converted_checkpoints_compute_what_transformers_computes() {
+    let dir = tempfile::tempdir().unwrap();
+    let prompts: serde_json::Value =
+        serde_json::from_str(&std::fs::read_to_string(file("prompts.json")).unwrap()).unwrap();
+    let mut faults = Vec::new();
+    for name in CASES {
+        let engine = engine(name, "f32", dir.path());
+        let picture = sterna::image::decode(&std::fs::read(file(&format!("{name}.png"))).unwrap()).unwrap();
+        let vision = engine.vision().unwrap();
+        let mut cut = vision.pixels(&picture).unwrap();
+        let values: Vec<f32> = cut.pixels.iter().flat_map(|part| &part.values).copied().collect();
+        let want = npy(&file(&format!("{name}.pixels.npy"))).f32s();
+        let of_pixels = most(&values, &want);
+        let mut want = want.as_slice();
+        for part in &mut cut.pixels {
+            let (own, more) = want.split_at(part.values.len());
+            (part.values, want) = (own.to_vec(), more);
+        }
+        let rows = vision.encode_cut(&cut, |text| engine.marks(text)).unwrap();
+        assert_eq!(rows.len(), engine.image_tokens(&picture).unwrap(), "{name}");
+        let ids: Vec<i64> = serde_json::from_value(prompts[name]["ids"].clone()).unwrap();
+        // The image may begin with a mark.
+        let n_marks = (0..).zip(rows.texts()).take_while(|(at, (row, _))| at == row).count();
+        let start = ids.iter().position(|id| *id < 0).unwrap() - n_marks;
+        let end = start + rows.len();
+        for (row, id) in rows.texts() {
+            assert_eq!(ids[start + row], i64::from(*id), "{name}: row {row}");
+        }
+        let want = npy(&file(&format!("{name}.embd.npy"))).f32s();
+        let dim = want.len() / ids.iter().filter(|id| **id < 0).count();
+        // Rows that end a row of tokens are ids in the prompt.
+        let got = whole(&rows);
+        let of_image = got.chunks_exact(dim).zip(&ids[start..]).filter(|(_, id)| **id < 0);
+        let of_image: Vec<f32> = of_image.flat_map(|(row, _)| row).copied().collect();
+        let of_rows = most(&of_image, &want) / deviation(&want);
+        let text = |ids: &[i64]| ids.iter().map(|id| *id as u32).collect::<Vec<u32>>();
+        let mut session = engine.session().unwrap();
+        session.push(&text(&ids[..start])).unwrap();
+        session.push_image(&Arc::new(rows)).unwrap();
+        session.push(&text(&ids[end..])).unwrap();
+        let mut got = Vec::new();
+        let each = |_, logits: &[f32]| {
+            got.extend_from_slice(logits);
+            Ok::<_, sterna::engine::Error>(())
+        };
+        session.pushed_logits(each).unwrap();
+        let want = npy(&file(&format!("{name}.logits.npy"))).f32s();
+        let of_logits = most(&got, &want) / deviation(&want);
+        eprintln!("{name}: pixels {of_pixels:e}, rows {of_rows:e}, logits {of_logits:e}");
+        // The processor of LFM2-VL does not resize by Pillow: some values differ by one of 255.
+        let of_resize = if name == "lfm2" { 1.01 / 255.0 / 0.25 } else { 0.0 };
+        if of_pixels > of_resize || of_rows > BOUNDS[0] || of_logits > BOUNDS[1] {
+            faults.push(format!("{name}: pixels {of_pixels:e}, rows {of_rows:e}, logits {of_logits:e}"));
+        }
+    }
+    assert!(faults.is_empty(), "{faults:#?}");
+}
+
+/// Without a type, matrices keep that of the checkpoint, f16 here, whose values it holds.
+#[test]
+fn types_of_an_mmproj_file() {
+    let of = |outtype: &str| {
+        let bytes = written(&file("gemma3"), &ConvertOptions { mmproj: true, ..to(outtype) });
+        Gguf::from_bytes(bytes.into()).unwrap()
+    };
+    for (outtype, matrix, projection) in
+        [("auto", "f16", "f16"), ("f32", "f32", "f32"), ("bf16", "bf16", "f16")]
+    {
+        let gguf = of(outtype);
+        let ty =
+            |name: &str| gguf.tensors().iter().find(|info| info.name == name).unwrap().ty.unwrap().name();
+        assert_eq!(ty("v.blk.0.attn_q.weight"), matrix);
+        assert_eq!(ty("mm.input_projection.weight"), projection);
+        for name in ["v.patch_embd.weight", "v.position_embd.weight", "v.blk.0.ln1.weight", "v.post_ln.bias"]
+        {
+            assert_eq!(ty(name), "f32", "{name}");
+        }
+    }
+    let wrong = Converter::open(&file("gemma3"), &ConvertOptions { mmproj: true, ..to("q4_k_m") });
+    let message = wrong.unwrap_err().to_string();
+    assert!(message.contains("f32, f16, bf16, q8_0"), "{message}");
+}
+
+/// Keys and tensors are those of llama.cpp's converter for the same models, which the golden files have.
+#[test]
+fn names_are_those_of_golden_files() {
+    for (name, of) in [
+        ("gemma3", "vision-gemma3"),
+        ("gemma4", "vision-gemma4v"),
+        ("qwen3vl", "vision-qwen3vl"),
+        ("qwen35", "vision-qwen35"),
+    ] {
+        let Some(golden) = golden(&format!("{of}/mmproj.gguf")) else { continue };
+        let golden = Gguf::open(&golden).unwrap();
+        let bytes = written(&file(name), &ConvertOptions { mmproj: true, ..to("auto") });
+        let made = Gguf::from_bytes(bytes.into()).unwrap();
+        let tensors = |gguf: &Gguf| {
+            let of_first_layers = |name: &str| {
+                let layer =
+                    |prefix: &str| name.strip_prefix(prefix)?.split('.').next()?.parse::<usize>().ok();
+                layer("v.blk.").is_none_or(|layer| layer < 2)
+                    && layer("v.deepstack.").is_none_or(|layer| layer < 1)
+            };
+            let mut all: Vec<_> =
+                gguf.tensors().iter().map(|info| (info.name.clone(), info.dims.len())).collect();
+            all.retain(|(name, _)| of_first_layers(name));
+            all.sort();
+            all
+        };
+        assert_eq!(tensors(&made), tensors(&golden), "{name}");
+        let keys = |gguf: &Gguf| -> Vec<String> {
+            let mut all: Vec<_> = gguf.metadata().iter().map(|(key, _)| key.to_owned()).collect();
+            all.retain(|key| key.starts_with("clip."));
+            all.sort();
+            all
+        };
+        assert_eq!(keys(&made), keys(&golden), "{name}");
+    }
+}
+
+/// Every projector has a checkpoint here, and a row in the documents.
+#[test]
+fn every_projector_is_converted() {
+    let of = |name: &&str| {
+        let bytes = written(&file(name), &ConvertOptions { mmproj: true, ..to("auto") });
+        let gguf = Gguf::from_bytes(bytes.into()).unwrap();
+        let keys = ["clip.projector_type", "clip.vision.projector_type"];
+        keys.iter().find_map(|key| gguf.metadata().str(key).unwrap().map(str::to_owned)).unwrap()
+    };
+    let converted: BTreeSet<String> = CASES.iter().map(of).collect();
+    let projectors = sterna::model::vision::REGISTRY.iter().flat_map(|projector| projector.names);
+    assert_eq!(converted, projectors.map(|name| (*name).to_owned()).collect());
+    for document in ["docs/images.md", "docs/convert.md", "docs/support.md"] {
+        let text = std::fs::read_to_string(root().join(document)).unwrap();
+        for name in &converted {
+            assert!(text.contains(&format!("`{name}`")), "{document}: {name}");
+        }
+    }
+}
