@@ -9,8 +9,9 @@ use sterna_host::clock::Instant;
 use sterna_model::Model;
 use sterna_program::{Buf, Row, Sampling, StateSlots, Step};
 
-/// Rows of the steps that are compared and timed. Together they are less than a page.
-const ROWS: [usize; 2] = [8, 32];
+/// Rows of the steps that are compared and timed: one kernel each. They fit in the pages of
+/// [`LAYER_STEPS`](super::LAYER_STEPS).
+const ROWS: [usize; 4] = [8, 16, 32, 64];
 
 /// Runs of a step per measurement, and measurements, of which the shortest counts; fewer if they would take
 /// longer than [`MOST_US`].
