@@ -41,3 +41,5 @@ mod streamed;
 mod structured;
 mod vectors;
 mod vision;
+#[cfg(feature = "wgpu")]
+mod wgpu_launches;
