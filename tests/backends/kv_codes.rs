@@ -429,7 +429,7 @@ fn stream(codes: &[u8], bits: usize) -> Vec<u32> {
 /// keys from small ones to those whose scales have to be clamped.
 #[test]
 fn wgpu_writes_the_codes_of_trellises() {
-    let cases = [(32, 1.0), (64, 1e-3), (64, 300.0), (128, 1.0), (256, 20.0)];
+    let cases = [(32, 1.0), (64, 1e-3), (64, 300.0), (128, 0.02), (256, 1.0)];
     for (i, (head_dim, scale)) in cases.into_iter().enumerate() {
         let Some(mut backend) = wgpus().into_iter().nth(i % 2) else { return };
         let mut attention = Attention::new("turboquant-t", head_dim);

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use sterna::backend::wgpu::Wgpu;
 use sterna::backend::wgpu::device::{Gpu, NEEDED, Options};
 use sterna::backend::{Backend, BackendError, DeviceOptions, Int8, Opened, OptionId, Profile, auto};
-use sterna::program::{ActQuant, Logits, NormKind, ProjAdd, Row, RowsOf, Step};
+use sterna::program::{ActQuant, Logits, NormKind, ProjAdd, Row, RowsOf, Sampling, Step};
 use support::case::model::{Model, SMALL};
-use support::case::{Case, limits, shuffled_pages, ty, windowed_limits};
+use support::case::{Case, StepCase, limits, rows, shuffled_pages, ty, windowed_limits};
 
 /// Opens a separate device. `None` without an adapter, which prints a line.
 fn gpu(options: &Options) -> Option<Arc<Gpu>> {
@@ -95,6 +95,60 @@ fn wgpu_options_are_refused_by_other_backends() {
         panic!("{wrong:?}");
     };
     assert_eq!(detail, "want true, got `events`");
+}
+
+/// A step in a submission per launch gives the same bits as in one submission.
+#[test]
+fn submissions_can_be_short() {
+    let mut all = Vec::new();
+    for submission_ms in [None, Some(0.0)] {
+        let Some(gpu) = gpu(&Options { submission_ms, ..Options::default() }) else { return };
+        let mut backend = Wgpu::on(gpu);
+        let (case, logits) = SMALL.case("a small model", limits(20, 1, 1));
+        let mut running = case.on(&mut backend);
+        let pages = shuffled_pages(1, 1);
+        let mut of_steps = Vec::new();
+        for positions in [0..20, 20..21] {
+            let mut rows = rows(0, positions);
+            rows.last_mut().expect("a row").logits = true;
+            let sampling = [Some(Sampling::GREEDY)];
+            let step = Step { rows: &rows, pages: &pages, sampling: &sampling, changes: &[] };
+            running.backend.run(running.exec, &step).expect("a run");
+            let mut token = [0];
+            running.backend.tokens(running.exec, 0, &mut token).expect("a token");
+            of_steps.push((running.read(logits, 1), token));
+        }
+        all.push(of_steps);
+    }
+    assert!(all[0] == all[1]);
+}
+
+/// Rows of weights share a subgroup, as on GPUs, whose subgroups are larger than those of software devices.
+#[test]
+fn rows_of_weights_can_share_a_subgroup() {
+    for lanes in [4, 2] {
+        let Some(gpu) = gpu(&Options { lanes: Some(lanes), ..Options::default() }) else { return };
+        for (name, act) in [
+            ("i2_s", ActQuant::I8PerToken),
+            ("q4_k", ActQuant::None),
+            ("q8_0", ActQuant::None),
+            ("f16", ActQuant::None),
+        ] {
+            for n_rows in [1, 5] {
+                let (outputs, cols) = (37, 768);
+                let title = format!("{name}, {lanes} lanes, {n_rows} rows");
+                let mut case = Case::new(&title, limits(n_rows, 1, 1));
+                let (y, x) = (case.buf("y", cols), case.buf("x", outputs));
+                let w = case.linear(ty(name), outputs, cols, act);
+                case.p.push("proj_add", ProjAdd::plain(y, w, x));
+                let inputs =
+                    vec![(y, case.numbers.values(n_rows * cols)), (x, case.numbers.values(n_rows * outputs))];
+                let step = StepCase { rows: rows(0, 0..n_rows as u32), stages: 0..1, inputs, read: vec![x] };
+                let backend: Box<dyn Backend> = Box::new(Wgpu::on(Arc::clone(&gpu)));
+                case.check(vec![backend], &shuffled_pages(1, 1), &[step]);
+            }
+        }
+    }
 }
 
 /// Each stage is timed without changing its results. A device without timestamps gives an error.

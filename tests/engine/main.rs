@@ -43,3 +43,5 @@ mod vectors;
 mod vision;
 #[cfg(feature = "convert")]
 mod vision_checkpoints;
+#[cfg(feature = "wgpu")]
+mod wgpu_launches;

@@ -4,7 +4,7 @@
 use ggml_types::KvSide;
 
 use super::kv::KernelForm;
-use super::linear::{self, Input, Layer};
+use super::linear::{self, ABSENT, Input, Layer};
 use super::shader::{Kernel, page_parts};
 use super::{Cx, Device, Dispatch, Grid, gate, kv, proj_add};
 use sterna_program::{AttnIn, Linear, Norm, Program, QkNorm, RopeStyle, RowsOf};
@@ -18,14 +18,22 @@ pub fn missing(cx: &Device<'_>, p: &Program, s: &AttnIn) -> Vec<String> {
     missing
 }
 
-/// Bytes of a step's keys and values, and of queries interleaved with their gates.
-pub fn fresh_bytes(p: &Program, s: &AttnIn) -> u64 {
-    let gated = if s.gate.is_some() { p.limits.rows * p.weight_decl(s.wq.w).rows } else { 0 };
-    4 * (gated_at(p, s) + gated) as u64
+/// The layers of queries, keys and values, if they share a dispatch: then queries are stored next to keys and
+/// values first, and their own norm is by head.
+pub fn together<'a>(p: &Program, s: &'a AttnIn) -> Option<Vec<&'a Linear>> {
+    let layers: Vec<&Linear> = [&s.wq].into_iter().chain(&s.wk).chain(&s.wv).collect();
+    (s.qk_norm != QkNorm::Rows && linear::share_dispatch(p, &layers)).then_some(layers)
 }
 
-/// Element at which queries with their gates begin, after the values.
-fn gated_at(p: &Program, s: &AttnIn) -> usize {
+/// Bytes of a step's keys and values, and of queries that are stored next to them.
+pub fn fresh_bytes(p: &Program, s: &AttnIn) -> u64 {
+    let has_queries = s.gate.is_some() || together(p, s).is_some();
+    let queries = if has_queries { p.limits.rows * p.weight_decl(s.wq.w).rows } else { 0 };
+    4 * (queries_at(p, s) + queries) as u64
+}
+
+/// Element at which queries begin, after the values, possibly interleaved with their gates.
+fn queries_at(p: &Program, s: &AttnIn) -> usize {
     2 * v_at(p, s)
 }
 
@@ -56,18 +64,23 @@ pub fn dispatches<'a>(cx: &Cx<'a>, s: &'a AttnIn) -> Vec<Dispatch<'a>> {
     let (q, kv_cols, v_at) = (&memory.bufs[q_buf.0 as usize], decl.n_kv_heads * decl.head_dim, v_at(cx.p, s));
     let q_cols = cx.p.buf_decl(q_buf).cols;
     let layer = |linear, out, out_cols, out_at| Layer { linear, out, out_cols, out_at, what: 0 };
-    let of_queries = match gate {
-        Some(_) => layer(wq, &memory.fresh, 2 * q_cols, gated_at(cx.p, s)),
+    let of_queries = |is_fresh: bool| match gate {
+        Some(_) => layer(wq, &memory.fresh, 2 * q_cols, queries_at(cx.p, s)),
+        None if is_fresh => layer(wq, &memory.fresh, q_cols, queries_at(cx.p, s)),
         None => layer(wq, q, q_cols, 0),
     };
-    let keys_and_values = [(wk, 0), (wv, v_at)].into_iter();
-    let keys_and_values =
-        keys_and_values.filter_map(|(linear, at)| Some(layer(linear.as_ref()?, &memory.fresh, kv_cols, at)));
-    let layers = [of_queries].into_iter().chain(keys_and_values).collect();
+    let layers = |is_fresh| {
+        let keys_and_values = [(wk, 0), (wv, v_at)].into_iter();
+        let keys_and_values = keys_and_values
+            .filter_map(|(linear, at)| Some(layer(linear.as_ref()?, &memory.fresh, kv_cols, at)));
+        [of_queries(is_fresh)].into_iter().chain(keys_and_values).collect::<Vec<_>>()
+    };
     let input = Input { x, norm: norm.as_ref(), rows: RowsOf::Step };
+    let together = together(cx.p, s).and_then(|_| linear::together(cx, input, layers(true)));
+    let is_fresh = together.is_some() && gate.is_none();
     // Products that are stored unchanged use the kernel of the logits.
-    let mut all = linear::dispatches(cx, "logits", input, layers);
-    all.extend(gate.map(|gate| gate::split(cx, gated_at(cx.p, s), q_buf, gate, decl.head_dim)));
+    let mut all = together.unwrap_or_else(|| linear::dispatches(cx, "logits", input, layers(false)));
+    all.extend(gate.map(|gate| gate::split(cx, queries_at(cx.p, s), q_buf, gate, decl.head_dim)));
 
     let rope = rope.map(|rope| (&cx.p.ropes[rope.0 as usize], &memory.ropes[rope.0 as usize]));
     let n_heads = q_cols / decl.head_dim;
@@ -104,6 +117,7 @@ pub fn dispatches<'a>(cx: &Cx<'a>, s: &'a AttnIn) -> Vec<Dispatch<'a>> {
             u32::from(qk_norm == QkNorm::Rotated),
             kv::shrink(decl, sides[0]).to_bits(),
             cx.bases(kv),
+            if is_fresh { queries_at(cx.p, s) as u32 } else { ABSENT },
         ]);
         all.push(Dispatch {
             kernels: vec![(usize::MAX, Kernel::AttnIn(kv::codec(decl, sides[0]).codec))],

@@ -14,11 +14,16 @@ use super::NAME;
 use super::alloc::{Allocator, BufferPart, buffer_bytes, sum};
 use super::cache::DiskCache;
 use super::shader::{self, Binding, Caps, Kernel, LANES};
+use super::trusted;
 use super::wait::{self, now};
 use crate::{BackendError, OptionId};
 
 /// Largest size of a single write or read.
 const PIECE_BYTES: usize = 16 << 20;
+
+/// Intended length of a submission in milliseconds. Windows resets a GPU that does not finish one in two
+/// seconds, and a display that shares the GPU waits for it.
+pub const SUBMISSION_MS: f64 = 50.0;
 
 /// Options of a device. Options that are not set are left to the device.
 #[derive(Clone, Debug, Default)]
@@ -40,6 +45,11 @@ pub struct Options {
     pub subgroups: Option<bool>,
     /// True to compute int8 products in packed integers, false in floats.
     pub packed: Option<bool>,
+    /// Threads that share a row of weights, if fewer than usual, so that subgroups are divided on devices
+    /// with small ones. Only for tests, like the next one.
+    pub lanes: Option<u32>,
+    /// Intended milliseconds of a submission.
+    pub submission_ms: Option<f64>,
     /// True to time stages.
     pub profile: bool,
     /// Folder that keeps compiled kernels for the next run, if wgpu supports it; `None` for no cache.
@@ -59,6 +69,8 @@ pub struct Gpu {
     queue: wgpu::Queue,
     info: AdapterInfo,
     pub(super) caps: Caps,
+    /// Intended milliseconds of a submission.
+    pub(super) submission_ms: f64,
     /// Bytes of the largest storage buffer.
     pub(super) max_buffer_bytes: u64,
     /// Bytes of the largest part of a weight.
@@ -193,6 +205,7 @@ impl Caps {
             subgroups: subgroups && options.subgroups.unwrap_or(true),
             packed: options.packed.unwrap_or(packed),
             browser: info.backend == wgpu::Backend::BrowserWebGpu,
+            lanes: options.lanes.unwrap_or(LANES),
         }
     }
 }
@@ -275,6 +288,7 @@ impl Gpu {
             queue,
             info,
             caps,
+            submission_ms: options.submission_ms.unwrap_or(SUBMISSION_MS),
             max_buffer_bytes: most,
             max_part_bytes: options.max_part_bytes.map_or(most, |bytes| bytes.min(most)),
             memory_bytes: options.memory_bytes,
@@ -339,6 +353,11 @@ impl Gpu {
                 Ok(buffer)
             }
         }
+    }
+
+    /// Stops counting buffers of these bytes, which are no longer used.
+    pub(super) fn forget(&self, bytes: u64) {
+        self.taken_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
     /// Allocates `n` timestamps.
@@ -472,8 +491,8 @@ impl Gpu {
             self.device.push_error_scope(wgpu::ErrorFilter::Internal),
         );
         let source = wgpu::ShaderSource::Wgsl(kernel.source(self.caps).into());
-        let module =
-            self.device.create_shader_module(wgpu::ShaderModuleDescriptor { label: Some(&name), source });
+        let desc = wgpu::ShaderModuleDescriptor { label: Some(&name), source };
+        let module = trusted::module(&self.device, desc);
         let bindings = self.layout(kernel.bindings());
         let layout = self.device.create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
             label: None,

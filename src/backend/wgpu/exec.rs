@@ -3,24 +3,23 @@
 use std::cell::RefCell;
 use std::ops::Range;
 
-use wgpu::{BindGroup, Buffer, BufferUsages, ComputePass, ComputePipeline};
+use wgpu::{BindGroup, Buffer, BufferUsages, CommandEncoder, ComputePass, ComputePipeline};
 
 use super::alloc::Counter;
 use super::device::Gpu;
+use super::launches::{self, Counts};
 use super::memory::{Memory, constant_places};
 use super::profile::{self, Profile};
-use super::step::filled;
 use super::upload::{self, DeviceWeight};
 use super::weight::WeightFormat;
 use super::{Cx, Device, Dispatch, Grid, NAME, attend, dispatches, kv, missing, states as slots};
-use crate::device::adapters::Tiles;
 use crate::device::pages;
 use crate::device::plan::Missing;
-use crate::device::sampling::{Sampler, device_rows};
+use crate::device::sampling::Sampler;
 use crate::device::step::Image;
-use crate::device::tiles::{Tiling, tiles};
+use crate::device::tiles::Tiling;
 use crate::{BackendError, DeviceMemory, KvPage, Plan, StageTime, assert_declared, memory};
-use sterna_program::{Buf, PAGE, Program, RowsOf, Sampling, Step, WeightDecl};
+use sterna_program::{Buf, Program, Sampling, Step, WeightDecl};
 
 /// A program with its memory and dispatches.
 pub struct Compiled {
@@ -47,46 +46,6 @@ struct Ready {
     pipelines: Vec<(usize, ComputePipeline, [u32; 2])>,
     bind_group: BindGroup,
     grid: Grid,
-}
-
-/// Size of a step.
-#[derive(Clone, Copy)]
-struct Counts {
-    rows: usize,
-    outputs: usize,
-    /// Output rows that the device scans to pick tokens.
-    sampled: usize,
-    filled: usize,
-    runs: usize,
-    /// Tiles of rows, if attention takes them in tiles.
-    tiles: Option<usize>,
-    /// Pages of the longest sequence.
-    pages: usize,
-    /// Tiles of rows that use adapters.
-    adapted: Tiles,
-}
-
-impl Counts {
-    fn of(step: &Step<'_>, n_vocab: usize, tiling: Option<Tiling>, adapted: Tiles) -> Self {
-        let pages = step.rows.iter().map(|row| row.pos as usize / PAGE + 1).max().unwrap_or(0);
-        Self {
-            rows: step.rows.len(),
-            outputs: step.n_outputs(),
-            sampled: device_rows(step, n_vocab),
-            filled: filled(step).count(),
-            runs: step.runs().count(),
-            tiles: tiling.map(|tiling| tiles(step.rows, tiling).count()),
-            pages,
-            adapted,
-        }
-    }
-
-    fn rows(&self, of: RowsOf) -> usize {
-        match of {
-            RowsOf::Step => self.rows,
-            RowsOf::Outputs => self.outputs,
-        }
-    }
 }
 
 /// Memory of a program, without the parameters of its dispatches (less than 4 KiB per stage).
@@ -178,7 +137,7 @@ impl Compiled {
         self.run_stages(gpu, 0..self.program.stages.len(), step)
     }
 
-    /// Runs some of the stages: one encoder, one submission.
+    /// Runs some of the stages, in as many submissions as their time requires.
     ///
     /// # Panics
     /// Panics if the step does not fit the program.
@@ -202,19 +161,21 @@ impl Compiled {
             Some(ready) if adapted.are_any() => ready,
             _ => &self.stages[i],
         };
+        let stages = range.clone().map(|i| {
+            let launches = ready(i).iter().filter_map(|ready| ready.launch(&counts)).collect();
+            (i, launches, launches::stage_ms(&self.program, &self.program.stages[i].1, step))
+        });
+        let mut submissions = launches::submissions(stages, gpu.submission_ms, self.profile.is_none());
+        let last = submissions.pop().unwrap_or_default();
+        for passes in submissions {
+            let mut encoder = gpu.encoder();
+            self.encode(&mut encoder, passes);
+            gpu.submit(encoder)?;
+        }
         let mut encoder = gpu.encoder();
+        self.encode(&mut encoder, last);
         if let Some(profile) = &self.profile {
-            for i in range.clone() {
-                let timestamp_writes = Some(profile.around(i));
-                let mut pass = encoder
-                    .begin_compute_pass(&wgpu::ComputePassDescriptor { label: None, timestamp_writes });
-                ready(i).iter().for_each(|ready| ready.encode(&mut pass, &counts));
-            }
             profile.resolve(&mut encoder, range.clone());
-        } else {
-            let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
-            let all = range.clone().flat_map(ready);
-            all.for_each(|ready| ready.encode(&mut pass, &counts));
         }
         let picks = self.program.samples_in(range.clone());
         if picks && counts.sampled > 0 {
@@ -233,6 +194,21 @@ impl Compiled {
             }
         }
         Ok(())
+    }
+
+    /// Encodes the launches of some stages: in one pass, or in a pass per stage if they are timed.
+    fn encode(&self, encoder: &mut CommandEncoder, stages: Vec<(usize, Vec<Launch<'_>>)>) {
+        let Some(profile) = &self.profile else {
+            let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
+            stages.iter().flat_map(|(_, launches)| launches).for_each(|launch| launch.encode(&mut pass));
+            return;
+        };
+        for (stage, launches) in stages {
+            let timestamp_writes = Some(profile.around(stage));
+            let mut pass =
+                encoder.begin_compute_pass(&wgpu::ComputePassDescriptor { label: None, timestamp_writes });
+            launches.iter().for_each(|launch| launch.encode(&mut pass));
+        }
     }
 
     /// Location of a page in all caches: buffer, byte offset, and bytes.
@@ -305,27 +281,28 @@ impl Compiled {
     }
 }
 
+/// A dispatch of a step.
+struct Launch<'a> {
+    pipeline: &'a ComputePipeline,
+    bind_group: &'a BindGroup,
+    workgroups: [u32; 3],
+}
+
+impl Launch<'_> {
+    fn encode(&self, pass: &mut ComputePass<'_>) {
+        let [x, y, z] = self.workgroups;
+        pass.set_pipeline(self.pipeline);
+        pass.set_bind_group(0, self.bind_group, &[]);
+        pass.dispatch_workgroups(x, y, z);
+    }
+}
+
 impl Ready {
-    fn encode(&self, pass: &mut ComputePass<'_>, counts: &Counts) {
-        let (rows, across, z) = match self.grid {
-            Grid::Rows { x, rows } => (counts.rows(rows), x, 1),
-            Grid::Products { of_weight, rows } => (counts.rows(rows), of_weight, 1),
-            Grid::Splits { x, least, rows } => {
-                let rows = counts.rows(rows);
-                let splits = attend::splits(rows, x as usize, counts.pages) as u32;
-                (if splits < least || counts.tiles.is_some() { 0 } else { rows }, x, splits)
-            }
-            Grid::Tiles { x } => (counts.tiles.unwrap_or(0), x, 1),
-            Grid::Experts { of_weight, experts, .. } => (counts.rows, of_weight, experts),
-            Grid::Adapted { x, rows } => (counts.adapted.of(rows), x, 1),
-            Grid::Slots { x, each } => (counts.rows, x, each),
-            Grid::Once => (counts.rows.min(1), 1, 1),
-            Grid::Filled { x } => (counts.filled, x, 1),
-            Grid::Runs { x } => (counts.runs, x, 1),
-            Grid::Sampled { x } => (counts.sampled, x, 1),
-        };
+    /// The dispatch for a step; `None` if it has nothing to do.
+    fn launch(&self, counts: &Counts) -> Option<Launch<'_>> {
+        let (rows, across, z) = counts.of_grid(self.grid);
         if rows == 0 {
-            return;
+            return None;
         }
         // For experts, the rows of each if they are routed evenly.
         let typical = match self.grid {
@@ -334,9 +311,8 @@ impl Ready {
         };
         let fitting = self.pipelines.iter().find(|(most, ..)| typical <= *most);
         let (_, pipeline, [width, height]) = fitting.expect("the last takes any number");
-        pass.set_pipeline(pipeline);
-        pass.set_bind_group(0, &self.bind_group, &[]);
-        pass.dispatch_workgroups(across.div_ceil(*width), (rows as u32).div_ceil(*height), z);
+        let workgroups = [across.div_ceil(*width), (rows as u32).div_ceil(*height), z];
+        Some(Launch { pipeline, bind_group: &self.bind_group, workgroups })
     }
 }
 
@@ -358,8 +334,10 @@ fn make_ready(gpu: &Gpu, wanted: &[Vec<Dispatch<'_>>]) -> Result<Vec<Vec<Ready>>
     let mut ready = |dispatch: &Dispatch<'_>| {
         let (offset, bytes) =
             (4 * places.next().expect("one a dispatch"), 4 * dispatch.params.len().next_multiple_of(4));
-        let pipelines =
-            dispatch.kernels.iter().map(|(rows, kernel)| Ok((*rows, gpu.pipeline(*kernel)?, kernel.tile())));
+        let pipelines = dispatch
+            .kernels
+            .iter()
+            .map(|(rows, kernel)| Ok((*rows, gpu.pipeline(*kernel)?, kernel.tile(gpu.caps.lanes))));
         let kernel = dispatch.kernels[0].1;
         Ok(Ready {
             pipelines: pipelines.collect::<Result<_, BackendError>>()?,

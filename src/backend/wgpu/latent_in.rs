@@ -110,7 +110,8 @@ pub fn dispatches<'a>(cx: &Cx<'a>, s: &'a LatentIn) -> Vec<Dispatch<'a>> {
             rows: RowsOf::Step,
         };
         all.push(linear::source_dispatch(cx, &source, wq));
-        all.extend(linear::products(cx, "logits", RowsOf::Step, &layer(wq, widths.parts, parts_at)));
+        let of_queries = layer(wq, widths.parts, parts_at);
+        all.extend(linear::products(cx, "logits", RowsOf::Step, &of_queries, &memory.acts));
     }
 
     let first = cx.p.weight_decl(wk[0].w);

@@ -3,11 +3,14 @@
 
 use wgpu::Buffer;
 
+use super::device::Gpu;
 pub use super::input::{ABSENT, Input, norm, padded_rows};
 use super::shader::{Kernel, ROWS};
+use super::upload::{self, DeviceWeight};
 use super::weight::WeightFormat;
-use super::{Cx, Dispatch, Grid, adapters, hadamard, upload};
-use sterna_program::{ActQuant, Linear, Norm, Program, RowsOf};
+use super::{Cx, Dispatch, Grid, adapters, hadamard};
+use crate::BackendError;
+use sterna_program::{ActQuant, Linear, Norm, Program, RowsOf, Weight};
 
 pub fn missing(cx: &super::Device<'_>, p: &Program, stage: &str, linears: &[&Linear]) -> Vec<String> {
     /// Largest number of columns for which sums of int8 products are exact in f32.
@@ -52,7 +55,8 @@ pub struct Layer<'a> {
 }
 
 /// Dispatches of layers that share one input. The input is prepared and quantised again only if a layer needs
-/// it in another form than the layer before.
+/// it in another form than the layer before. Products read it where it is if it has the form of the
+/// activations already.
 pub fn dispatches<'a>(
     cx: &Cx<'a>,
     stage: &'static str,
@@ -68,29 +72,136 @@ pub fn dispatches<'a>(
             all.push(hadamard::dispatch(cx, linear.basis, &Input { norm, ..input }));
             prepared = Some(linear.basis);
         }
+        let source = source_of(cx, input, linear);
+        let is_direct = is_stored_form(cx, &source, linear) && layer.out != source.x;
         let wanted = (linear.prepared(), ints(cx, linear));
-        if there != Some(wanted) {
-            all.push(input_dispatch(cx, input, linear));
+        if !is_direct && there != Some(wanted) {
+            all.push(source_dispatch(cx, &source, linear));
             there = Some(wanted);
         }
-        all.extend(products(cx, stage, input.rows, &layer));
-        if cx.adapted && !linear.lora.is_empty() {
-            let (x, dispatch) = input_of_adapters(cx, input, linear);
-            let wanted = Some(linear.norm.as_ref().map(|norm| norm.weight));
-            if dispatch.is_some() && floats != wanted {
-                all.extend(dispatch);
-                floats = wanted;
-            }
-            let out = adapters::Out { buffer: layer.out, cols: layer.out_cols, at: layer.out_at };
-            let rows = adapters::Rows::Tiles(input.rows);
-            all.extend(adapters::dispatches(cx, &[linear], x, rows, out));
-        }
+        let acts = if is_direct { source.x } else { &cx.memory.acts };
+        all.extend(products(cx, stage, input.rows, &layer, acts));
+        all.extend(adapters_of(cx, input, &layer, acts, &mut floats));
     }
     all
 }
 
+/// The dispatches of a layer's adapters, if the step's rows use some. `acts` has the layer's input, and
+/// `floats` is the norm of the input that was stored for adapters last.
+fn adapters_of<'a>(
+    cx: &Cx<'a>,
+    input: Input<'a>,
+    layer: &Layer<'a>,
+    acts: &'a Buffer,
+    floats: &mut Option<Option<Weight>>,
+) -> Vec<Dispatch<'a>> {
+    let linear = layer.linear;
+    if !cx.adapted || linear.lora.is_empty() {
+        return Vec::new();
+    }
+    let mut all = Vec::new();
+    let (x, dispatch) = match adapters::is_quantised(linear) {
+        true => input_of_adapters(cx, input, linear),
+        false => (acts, None),
+    };
+    let wanted = Some(linear.norm.as_ref().map(|norm| norm.weight));
+    if dispatch.is_some() && *floats != wanted {
+        all.extend(dispatch);
+        *floats = wanted;
+    }
+    let out = adapters::Out { buffer: layer.out, cols: layer.out_cols, at: layer.out_at };
+    let rows = adapters::Rows::Tiles(input.rows);
+    all.extend(adapters::dispatches(cx, &[linear], x, rows, out));
+    all
+}
+
+/// Most layers of one dispatch.
+const TOGETHER: usize = 3;
+
+/// True if layers may share a dispatch: they have the same input, type and form, and their weights will be
+/// [joined](join).
+pub fn share_dispatch(p: &Program, layers: &[&Linear]) -> bool {
+    let form = |linear: &Linear| {
+        let decl = p.weight_decl(linear.w);
+        (decl.ty.name(), decl.cols, linear.act, linear.basis.is_some(), linear.norm.is_some())
+    };
+    let first = form(layers[0]);
+    let is_plain = !first.3 && !first.4;
+    (2..=TOGETHER).contains(&layers.len()) && is_plain && layers.iter().all(|linear| form(linear) == first)
+}
+
+/// Copies the weights of such layers into one buffer, unless they are too large.
+pub fn join(
+    gpu: &Gpu,
+    all: &mut [DeviceWeight],
+    layers: &[&Linear],
+    id_of: impl Fn(Weight) -> usize,
+) -> Result<(), BackendError> {
+    let ids: Vec<usize> = layers.iter().map(|linear| id_of(linear.w)).collect();
+    let parts = ids.iter().flat_map(|id| all[*id].parts.iter());
+    let (n_parts, bytes) = parts.fold((0, 0), |(n, sum), part| (n + 1, sum + part.bytes));
+    let is_one_each = n_parts == ids.len() && ids.iter().all(|id| all[*id].parts.len() == 1);
+    if is_one_each && bytes <= gpu.max_part_bytes { upload::join(gpu, all, &ids) } else { Ok(()) }
+}
+
+/// The dispatches of layers that [share one](share_dispatch), with the same output buffer; `None` if their
+/// weights are not in one buffer.
+pub fn together<'a>(cx: &Cx<'a>, input: Input<'a>, layers: Vec<Layer<'a>>) -> Option<Vec<Dispatch<'a>>> {
+    let weights: Vec<_> = layers.iter().map(|layer| &cx.weights[layer.linear.w.0 as usize]).collect();
+    let is_one_run = weights.iter().all(|w| w.parts.len() == 1) && upload::runs(&weights, 0).len() == 1;
+    if !is_one_run {
+        return None;
+    }
+    let (first, memory) = (&layers[0], cx.memory);
+    let (linear, part) = (first.linear, &weights[0].parts[0]);
+    let source = source_of(cx, input, linear);
+    let is_direct = is_stored_form(cx, &source, linear) && first.out != source.x;
+    let acts = if is_direct { source.x } else { &memory.acts };
+    let mut all = Vec::new();
+    all.extend((!is_direct).then(|| source_dispatch(cx, &source, linear)));
+    let (ty, ints) =
+        (WeightFormat::of(weights[0].ty).expect("it was uploaded").kernels.name(), ints(cx, linear));
+    let mut params = weights[0].params(part).to_vec();
+    params.extend([act_words(cx.p, linear) as u32 / 4, u32::from(input.rows == RowsOf::Outputs)]);
+    // The fields of a single layer, and padding.
+    params.resize(12, 0);
+    for (layer, weight) in layers.iter().zip(&weights) {
+        let bias = layer.linear.bias.map_or(ABSENT, |bias| cx.constant(bias));
+        let part = &weight.parts[0];
+        params.extend(weight.params(part));
+        params.extend([layer.linear.scale.to_bits(), bias, layer.out_cols as u32, layer.out_at as u32]);
+        params.extend([(part.at / 16) as u32, 0, 0, 0]);
+    }
+    params.resize(12 + 12 * TOGETHER, 0);
+    let most_rows = weights.iter().map(|w| w.rows).max().unwrap_or(0);
+    let most = ROWS[ROWS.len() - 1];
+    let kernels = ROWS.map(|rows| {
+        (if rows == most { usize::MAX } else { rows as usize }, Kernel::Layers { ty, ints, rows })
+    });
+    all.push(Dispatch {
+        kernels: kernels.to_vec(),
+        params,
+        buffers: vec![&memory.step.buffer, &memory.constants, &part.buffer, acts, &memory.quants, first.out],
+        grid: Grid::Layers { of_weight: most_rows as u32, layers: layers.len() as u32, rows: input.rows },
+    });
+    let mut floats = None;
+    all.extend(layers.iter().flat_map(|layer| adapters_of(cx, input, layer, acts, &mut floats)));
+    Some(all)
+}
+
 fn ints(cx: &Cx<'_>, linear: &Linear) -> bool {
     WeightFormat::of(cx.p.weight_decl(linear.w).ty).expect("the plan was made").multiplies_ints(linear.act)
+}
+
+/// True if rows are what [`source_dispatch`] would store: floats of the step's rows, in whole chunks.
+fn is_stored_form(cx: &Cx<'_>, source: &Source<'_>, linear: &Linear) -> bool {
+    let Source { x: _, norm, first_at, pitch, each, rows } = *source;
+    let cols = cx.p.weight_decl(linear.w).cols;
+    let is_plain = norm.is_none() && linear.act == ActQuant::None && !ints(cx, linear);
+    is_plain
+        && (first_at, each, rows) == (0, 1, RowsOf::Step)
+        && pitch == cols
+        && act_words(cx.p, linear) == cols
 }
 
 /// True if two layers need the same quantised input.
@@ -181,12 +292,13 @@ fn store<'a>(cx: &Cx<'a>, source: &Source<'a>, stored: Stored<'a>) -> Dispatch<'
     }
 }
 
-/// The dispatches that multiply an input which is in `acts`.
+/// The dispatches that multiply an input, which is in `acts`.
 pub fn products<'a>(
     cx: &Cx<'a>,
     stage: &'static str,
     rows: RowsOf,
     layer: &Layer<'a>,
+    acts: &'a Buffer,
 ) -> impl Iterator<Item = Dispatch<'a>> {
     let (linear, memory) = (layer.linear, cx.memory);
     // `input_dispatch` and `adapters` handle the other fields; the plan rejects bounds.
@@ -210,14 +322,7 @@ pub fn products<'a>(
             .map(|&rows| (if rows == most { usize::MAX } else { rows as usize }, kernel(rows)))
             .collect(),
         params: weight.params(part).into_iter().chain(shared).collect(),
-        buffers: vec![
-            &memory.step.buffer,
-            &memory.constants,
-            part.alone(),
-            &memory.acts,
-            &memory.quants,
-            out,
-        ],
+        buffers: vec![&memory.step.buffer, &memory.constants, part.alone(), acts, &memory.quants, out],
         grid: Grid::Products { of_weight: part.rows.len() as u32, rows },
     })
 }

@@ -26,6 +26,7 @@ mod hadamard;
 mod input;
 mod kv;
 mod latent_in;
+mod launches;
 mod linear;
 mod logits;
 mod mamba;
@@ -40,6 +41,7 @@ mod shader;
 mod states;
 mod step;
 mod text;
+mod trusted;
 mod upload;
 mod wait;
 mod weight;
@@ -57,6 +59,7 @@ use super::{
 };
 use device::{Gpu, Options};
 use exec::Compiled;
+pub use launches::Launches;
 use memory::Memory;
 use shader::Kernel;
 use sterna_program::{Act, Buf, Kv, Program, RowsOf, Sampling, Stage, Step, Weight};
@@ -111,6 +114,15 @@ impl Wgpu {
 }
 
 impl Wgpu {
+    /// Launches, barriers and submissions of a step of a program, which need not be loaded.
+    ///
+    /// # Errors
+    /// Those of [`Backend::plan`].
+    pub fn launches(&self, p: &Program, step: &Step<'_>) -> Result<Launches, BackendError> {
+        exec::plan(&self.gpu, p)?;
+        launches::count(&self.gpu, p, step)
+    }
+
     /// Compiles a program with caches of its own, or with those of `lender`.
     fn compile_with(
         &mut self,
@@ -120,7 +132,7 @@ impl Wgpu {
     ) -> Result<Exec, BackendError> {
         exec::plan(&self.gpu, p)?;
         let id_of = |w: Weight| weights[w.0 as usize].0 as usize;
-        experts::join(&self.gpu, p, &mut self.weights, id_of)?;
+        join(&self.gpu, p, &mut self.weights, id_of)?;
         adapters::join(&self.gpu, p, &mut self.weights, id_of)?;
         let weights: Vec<_> = weights.iter().map(|id| self.weights[id.0 as usize].clone()).collect();
         let lender = lender.map(|of| &self.execs[of.0 as usize]);
@@ -230,6 +242,22 @@ impl Backend for Wgpu {
     }
 }
 
+/// Copies weights that share a dispatch into one buffer.
+fn join(
+    gpu: &Gpu,
+    p: &Program,
+    all: &mut [DeviceWeight],
+    id_of: impl Fn(Weight) -> usize + Copy,
+) -> Result<(), BackendError> {
+    experts::join(gpu, p, all, id_of)?;
+    for (_, stage) in &p.stages {
+        if let Stage::AttnIn(s) = stage {
+            attn_in::together(p, s).map_or(Ok(()), |layers| linear::join(gpu, all, &layers, id_of))?;
+        }
+    }
+    Ok(())
+}
+
 /// Missing kernels of a stage, as text.
 fn missing(device: &Device<'_>, p: &Program, stage: &Stage) -> Vec<String> {
     let mut missing = adapters::missing(device, p, stage);
@@ -336,6 +364,8 @@ enum Grid {
     Rows { x: u32, rows: RowsOf },
     /// One per tile of the kernel's size, over rows of a weight and of the step.
     Products { of_weight: u32, rows: RowsOf },
+    /// One per tile of the kernel's size, over rows of the largest weight and of the step, for each layer.
+    Layers { of_weight: u32, layers: u32, rows: RowsOf },
     /// One per row and split of its pages, if there are at least `least` splits.
     Splits { x: u32, least: u32, rows: RowsOf },
     /// One per tile of rows, times `x`, if attention takes rows in tiles.

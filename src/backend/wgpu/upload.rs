@@ -177,6 +177,19 @@ impl DeviceWeight {
         Ok(Self { ty, rows, cols, parts: parts.into(), tensor_scale })
     }
 
+    /// A weight in the same parts with small buffers, to count launches.
+    pub fn hollow(gpu: &Gpu, decl: &WeightDecl) -> Result<Self, BackendError> {
+        let WeightDecl { ty, rows, cols, .. } = *decl;
+        let format = WeightFormat::of(ty).expect("the plan was made");
+        let part = |rows: Range<usize>| {
+            let buffer = gpu.buffer(0, STORAGE)?;
+            let bytes = buffer.size();
+            Ok(UploadedRows { rows, buffer, at: 0, bytes, is_joined: false })
+        };
+        let parts = stretches(gpu, format, rows, cols).map(part).collect::<Result<Vec<_>, BackendError>>()?;
+        Ok(Self { ty, rows, cols, parts: parts.into(), tensor_scale: 1.0 })
+    }
+
     /// `Matrix` of the kernels' parameters.
     pub fn params(&self, part: &UploadedRows) -> [u32; 4] {
         let chunks = WeightFormat::of(self.ty).expect("it was uploaded").chunks(self.cols);
@@ -216,6 +229,7 @@ pub fn join(gpu: &Gpu, all: &mut [DeviceWeight], ids: &[usize]) -> Result<(), Ba
         }
     }
     for (id, parts) in ids.iter().zip(joined) {
+        gpu.forget(all[*id].parts.iter().map(|part| part.bytes).sum());
         all[*id].parts = parts.into();
     }
     Ok(())

@@ -91,6 +91,8 @@ pub struct Caps {
     /// A browser compiles the source. It requires WGSL extensions to be enabled by name; naga rejects such a
     /// line.
     pub browser: bool,
+    /// Threads that share a row of weights in products with few rows. In other kernels that is [`LANES`].
+    pub lanes: u32,
 }
 
 /// A storage buffer of a kernel, after the parameters.
@@ -143,6 +145,15 @@ pub enum Kernel {
     HeadProj {
         /// Weight type.
         ty: &'static str,
+        /// Rows of the step per workgroup.
+        rows: u32,
+    },
+    /// The products of several layers with the same input.
+    Layers {
+        /// Weight type.
+        ty: &'static str,
+        /// True if the activations are int8.
+        ints: bool,
         /// Rows of the step per workgroup.
         rows: u32,
     },
@@ -237,6 +248,10 @@ impl Kernel {
                     all.extend(is_of_experts.then_some(of_experts));
                 }
             }
+            for rows in ROWS {
+                let of = |ints| Self::Layers { ty, ints, rows };
+                all.extend([false, true].into_iter().filter(|ints| !ints || format.ints).map(of));
+            }
             let of_heads = ROWS.map(|rows| Self::HeadProj { ty, rows });
             all.extend(of_heads.into_iter().filter(|_| !format.ints));
         }
@@ -274,6 +289,9 @@ impl Kernel {
                 format!("{of}{stage}__{ty}{ints}__{rows}")
             }
             Self::HeadProj { ty, rows } => format!("head_proj__{ty}__{rows}"),
+            Self::Layers { ty, ints, rows } => {
+                format!("layers__{ty}{}__{rows}", if ints { "__ints" } else { "" })
+            }
             Self::LoraFirst { ty, experts: false } => format!("lora_first__{ty}"),
             Self::LoraFirst { ty, experts: true } => format!("experts_lora_first__{ty}"),
             Self::LoraToken { ty } => format!("lora_token__{ty}"),
@@ -329,7 +347,7 @@ impl Kernel {
             Self::Embed(_) => &[R, R, R, R, W],
             Self::Input { .. } => &[R, R, R, W, W],
             Self::Linear { experts: true, .. } => &[R, R, R, R, R, W, R, R],
-            Self::Linear { .. } | Self::HeadProj { .. } => &[R, R, R, R, R, W],
+            Self::Linear { .. } | Self::HeadProj { .. } | Self::Layers { .. } => &[R, R, R, R, R, W],
             Self::LoraFirst { experts: true, .. } | Self::LoraSecond { experts: true, .. } => {
                 &[R, R, R, R, W, R]
             }
@@ -367,11 +385,15 @@ impl Kernel {
         }
     }
 
-    /// Rows of weights, and of the step, per workgroup.
-    pub fn tile(self) -> [u32; 2] {
+    /// Rows of weights, and of the step, per workgroup, if `lanes` threads share a row of weights.
+    pub fn tile(self, lanes: u32) -> [u32; 2] {
         match self {
-            Self::Linear { rows: TILE, .. } | Self::HeadProj { rows: TILE, .. } => [TILE; 2],
-            Self::Linear { rows, .. } | Self::HeadProj { rows, .. } => [THREADS / LANES, rows],
+            Self::Linear { rows: TILE, .. }
+            | Self::HeadProj { rows: TILE, .. }
+            | Self::Layers { rows: TILE, .. } => [TILE; 2],
+            Self::Linear { rows, .. } | Self::HeadProj { rows, .. } | Self::Layers { rows, .. } => {
+                [THREADS / lanes, rows]
+            }
             Self::Conv | Self::ConvTail | Self::LoraSecond { .. } | Self::Activate(_) => [self.threads(), 1],
             Self::AddVector
             | Self::Mix
@@ -392,7 +414,7 @@ impl Kernel {
             Self::DeltaTail | Self::Gate { .. } | Self::SplitGate => 256,
             Self::Delta | Self::Mamba => 128,
             Self::MambaGate => 256,
-            Self::Linear { .. } | Self::HeadProj { .. } | Self::Project => THREADS,
+            Self::Linear { .. } | Self::HeadProj { .. } | Self::Layers { .. } | Self::Project => THREADS,
             Self::AttnIn(_) | Self::Append(_) | Self::LatentIn(_) => THREADS,
             Self::Attend { .. } | Self::AttendTile { .. } | Self::AttendMerge { .. } => THREADS,
         }
@@ -413,6 +435,9 @@ impl Kernel {
                 "linear",
                 context! { stage => "logits", type => ty, ints => false, rows, tiled => rows == TILE },
             ),
+            Self::Layers { ty, ints, rows } => {
+                ("linear", context! { stage => "logits", type => ty, ints, rows, tiled => rows == TILE })
+            }
             Self::LoraFirst { ty, experts: _ } => ("lora", context! { part => "first", type => ty }),
             Self::LoraToken { ty } => ("lora", context! { part => "token", type => ty }),
             Self::LoraSecond { ty, experts: _ } => ("lora", context! { part => "second", type => ty }),
@@ -462,7 +487,11 @@ impl Kernel {
             Self::SampleBest => ("sample", context! { best => true }),
             Self::Sample => ("sample", context! { best => false }),
         };
-        let Caps { subgroups, packed, browser } = caps;
+        let Caps { subgroups, packed, browser, lanes } = caps;
+        let lanes = match self {
+            Self::Linear { .. } | Self::HeadProj { .. } | Self::Layers { .. } => lanes,
+            _ => LANES,
+        };
         let experts = match self {
             Self::Linear { experts, .. } => experts,
             Self::LoraFirst { experts, .. } | Self::LoraSecond { experts, .. } => experts,
@@ -471,12 +500,15 @@ impl Kernel {
         let adapters =
             matches!(self, Self::LoraFirst { .. } | Self::LoraToken { .. } | Self::LoraSecond { .. });
         let heads = matches!(self, Self::HeadProj { .. });
+        let layers = matches!(self, Self::Layers { .. });
+        // The matrix of a workgroup.
+        let w = if layers { "matrix" } else { "params.w" };
         let of_encoder = match self {
             Self::Attend { ahead, .. } | Self::AttendTile { ahead, .. } => ahead,
             _ => self == Self::TokenTypes,
         };
         let values = context! { subgroups, packed, browser, of_encoder, adapters, ..values };
-        let all = context! { threads => self.threads(), lanes => LANES, experts, heads, ..values };
+        let all = context! { threads => self.threads(), lanes, experts, heads, layers, w, ..values };
         let text = TEMPLATES.get_template(&format!("{file}.wgsl")).and_then(|template| template.render(all));
         text.unwrap_or_else(|err| panic!("{}: {err:#}", self.name()))
     }

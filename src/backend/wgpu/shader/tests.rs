@@ -6,9 +6,9 @@ use std::sync::LazyLock;
 
 use naga::back::{hlsl, msl};
 use naga::valid::{Capabilities, ModuleInfo, ValidationFlags, Validator};
-use naga::{AddressSpace, Module, StorageAccess};
+use naga::{AddressSpace, BinaryOperator, Expression, Module, StorageAccess};
 
-use super::{Binding, Caps, Kernel};
+use super::{Binding, Caps, Kernel, LANES};
 
 /// Every kernel for every combination of capabilities.
 static VARIANTS: LazyLock<Vec<(String, Kernel, Module, ModuleInfo)>> = LazyLock::new(|| {
@@ -17,7 +17,7 @@ static VARIANTS: LazyLock<Vec<(String, Kernel, Module, ModuleInfo)>> = LazyLock:
         for subgroups in [false, true] {
             for packed in [false, true] {
                 let name = format!("{}, subgroups: {subgroups}, packed: {packed}", kernel.name());
-                let text = kernel.source(Caps { subgroups, packed, browser: false });
+                let text = kernel.source(Caps { subgroups, packed, browser: false, lanes: LANES });
                 if !seen.insert(text.clone()) {
                     continue;
                 }
@@ -63,7 +63,7 @@ fn every_variant_is_valid_and_has_the_buffers_of_its_layout() {
 #[test]
 fn variables_of_loops_begin_with_a_value() {
     for kernel in Kernel::all() {
-        let text = kernel.source(Caps { subgroups: false, packed: true, browser: true });
+        let text = kernel.source(Caps { subgroups: false, packed: true, browser: true, lanes: LANES });
         // For each open block, true if it is a loop body.
         let mut blocks: Vec<bool> = Vec::new();
         for line in text.lines().map(str::trim) {
@@ -84,12 +84,75 @@ fn variables_of_loops_begin_with_a_value() {
     }
 }
 
+/// Loops that are not counted: the name of the file, the line, and why they end.
+const WHILES: [(&str, &str, &str); 4] = [
+    ("sample.wgsl", "while (size < n) {", "size doubles"),
+    ("sample.wgsl", "while (at > 0u && weights[at] <= 0.0) {", "at falls"),
+    ("sample.wgsl", "while (n > 1u && logit_of(kept[n - 1u]) < logit_of(first) + how.least) {", "n falls"),
+    ("conv.wgsl", "while (row >= run.first + run.rows) {", "the row is in a run of the step"),
+];
+
+/// Loops have no counters that would end them (trusted.rs). Those of `for` count a variable that their bodies
+/// do not change.
+#[test]
+fn loops_end() {
+    for (file, text) in super::texts() {
+        let lines: Vec<&str> = text.lines().collect();
+        for (i, line) in lines.iter().enumerate() {
+            if line.starts_with("while") || line.starts_with("loop") {
+                let is_known = WHILES.iter().any(|(of, known, _)| *of == file && known == line);
+                assert!(is_known, "{file}: {line}: say in WHILES why it ends");
+            }
+            let Some(header) = line.strip_prefix("for (var ") else {
+                assert!(!line.starts_with("for "), "{file}: {line}");
+                continue;
+            };
+            let parts: Vec<&str> = header.split("; ").collect();
+            let [begin, until, step] = parts[..] else { panic!("{file}: {line}") };
+            let name = begin.split(' ').next().expect("a word");
+            let counts = |text: &str| {
+                let rest = text.strip_prefix(name);
+                let changes = ["++", "--", " += ", " -= ", " *= ", " /= "];
+                rest.is_some_and(|rest| changes.iter().any(|change| rest.starts_with(change)))
+            };
+            assert!(counts(step) && until.contains(name), "{file}: {line}");
+            let mut depth = 1;
+            for inner in &lines[i + 1..] {
+                depth += inner.matches('{').count() - inner.matches("#{").count();
+                depth -= inner.matches('}').count() - inner.matches("#{").count();
+                if depth == 0 {
+                    break;
+                }
+                let is_changed = counts(inner) || inner.starts_with(&format!("{name} = "));
+                assert!(!is_changed, "{file}: {line}: {inner}");
+            }
+        }
+    }
+}
+
 #[test]
 fn workgroup_memory_is_what_every_device_has() {
     for (name, _, module, _) in VARIANTS.iter() {
         let shared = module.global_variables.iter().filter(|(_, v)| v.space == AddressSpace::WorkGroup);
         let bytes: u32 = shared.map(|(_, v)| module.types[v.ty].inner.size(module.to_ctx())).sum();
         assert!(bytes <= 16 << 10, "{name}: {bytes} bytes");
+    }
+}
+
+/// Compilers for fast math, as Metal's, assume that there are no NaNs, so that `x != x` is false.
+#[test]
+fn nan_is_found_by_its_bits() {
+    for (name, _, module, _) in VARIANTS.iter() {
+        let functions = module.functions.iter().map(|(_, function)| function);
+        for function in functions.chain(module.entry_points.iter().map(|entry| &entry.function)) {
+            let compares_itself = function.expressions.iter().any(|(_, expression)| match expression {
+                Expression::Binary { op: BinaryOperator::NotEqual | BinaryOperator::Equal, left, right } => {
+                    left == right
+                }
+                _ => false,
+            });
+            assert!(!compares_itself, "{name}: {:?} compares a value with itself", function.name);
+        }
     }
 }
 
@@ -140,7 +203,7 @@ fn write_every_variant() {
         for kernel in Kernel::all() {
             for (subgroups, packed) in [(false, false), (false, true), (true, false), (true, true)] {
                 let file = format!("{}-{subgroups}-{packed}.wgsl", kernel.name());
-                let text = kernel.source(Caps { subgroups, packed, browser });
+                let text = kernel.source(Caps { subgroups, packed, browser, lanes: LANES });
                 std::fs::write(folder.join(file), text).unwrap();
             }
         }

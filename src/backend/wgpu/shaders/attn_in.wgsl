@@ -43,6 +43,8 @@ struct Params {
     shrink: f32,
     // Index of the bases of the KV heads in constants.
     bases: u32,
+    // Offset of the queries' products in `fresh`, or ABSENT if they are in `q`.
+    q_from: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -143,8 +145,10 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
         fresh_at += params.v_at;
     }
     for (var e = thread; e < params.cache.head_dim; e += THREADS) {
-        if (of_q) {
+        if (of_q && params.q_from == ABSENT) {
             head[e] = q[q_at + e];
+        } else if (of_q) {
+            head[e] = fresh[params.q_from + q_at + e];
         } else {
             head[e] = fresh[fresh_at + e];
         }

@@ -10,6 +10,19 @@
 #include "lib/main.wgsl"
 #include "lib/matrix.wgsl"
 
+#if layers
+// A layer of a dispatch that has several.
+struct LayerAt {
+    w: Matrix,
+    factor: f32,
+    bias: u32,
+    out_cols: u32,
+    out_at: u32,
+    // x = offset of its weight in vectors of 16 bytes.
+    at: vec4<u32>,
+}
+#endif
+
 const ROWS: u32 = #{rows}u;
 
 struct Params {
@@ -24,6 +37,10 @@ struct Params {
     out_at: u32,
     // A parameter whose meaning depends on the stage.
     what: u32,
+#if layers
+    // Layers with the same input, of one type, with as many columns as `w`.
+    layers: array<LayerAt, 3>,
+#endif
 #if experts
     // Offset of the part of the dispatch's first expert, and distance between experts, in vectors of 16
     // bytes.
@@ -140,6 +157,18 @@ fn out_at() -> u32 {
     return params.out_at + head * params.head_cols;
 }
 #else
+#if layers
+// A workgroup has one layer (z).
+var<private> layer: LayerAt;
+var<private> matrix: Matrix;
+
+fn choose_layer(z: u32) {
+    layer = params.layers[z];
+    matrix = layer.w;
+    part_at = layer.at.x;
+}
+#endif
+
 fn n_rows() -> u32 {
     if (params.of_outputs == 1u) {
         return step_outputs();
@@ -147,14 +176,32 @@ fn n_rows() -> u32 {
     return step_rows();
 }
 
+// The row of acts of the r-th row, clamped to the last row: acts may be a buffer of the program.
 fn act_row(r: u32) -> u32 {
-    return r;
+    return min(r, n_rows() - 1u);
 }
 
 fn out_row(r: u32) -> u32 {
     return r;
 }
 
+#if layers
+fn factor() -> f32 {
+    return layer.factor;
+}
+
+fn bias_at() -> u32 {
+    return layer.bias;
+}
+
+fn out_at() -> u32 {
+    return layer.out_at;
+}
+
+fn out_cols() -> u32 {
+    return layer.out_cols;
+}
+#else
 fn factor() -> f32 {
     return params.factor;
 }
@@ -167,6 +214,13 @@ fn out_at() -> u32 {
     return params.out_at;
 }
 #endif
+#endif
+#if not layers
+
+fn out_cols() -> u32 {
+    return params.out_cols;
+}
+#endif
 
 fn finished(sum: Acc, row: u32, r: u32) {
     var y = scaled(sum, r) * factor();
@@ -174,7 +228,7 @@ fn finished(sum: Acc, row: u32, r: u32) {
     if (bias_at() != ABSENT) {
         y += constants[bias_at() + of_weight];
     }
-    finish(out_at() + out_row(r) * params.out_cols + of_weight, y);
+    finish(out_at() + out_row(r) * out_cols() + of_weight, y);
 }
 
 #if ints
@@ -198,7 +252,7 @@ fn four(codes: u32, q: u32) -> Acc {
 
 fn scaled(sum: Acc, r: u32) -> f32 {
     let quant = quants[r];
-    return f32(i32(sum) - bitcast<i32>(quant.y)) / bitcast<f32>(quant.x) * params.w.scale;
+    return f32(i32(sum) - bitcast<i32>(quant.y)) / bitcast<f32>(quant.x) * #{w}.scale;
 }
 #else
 alias Acc = f32;
@@ -222,16 +276,21 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
     choose_expert(workgroup.z);
 #elif heads
     choose_head(workgroup.z);
+#elif layers
+    if (workgroup.x * (THREADS / LANES) >= params.layers[workgroup.z].w.rows) {
+        return;
+    }
+    choose_layer(workgroup.z);
 #endif
     var sums: array<Acc, ROWS>;
-    if (row < params.w.rows) {
+    if (row < #{w}.rows) {
         for (var chunk = lane_of(); chunk < params.w.chunks; chunk += LANES) {
             add_products(row, chunk, first, &sums);
         }
     }
     for (var m = 0u; m < ROWS; m++) {
         let sum = sum_of_lanes(sums[m]);
-        if (lane_of() == 0u && row < params.w.rows && first + m < n_rows()) {
+        if (lane_of() == 0u && row < #{w}.rows && first + m < n_rows()) {
             finished(sum, row, first + m);
         }
     }
@@ -290,6 +349,11 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
     choose_expert(workgroup.z);
 #elif heads
     choose_head(workgroup.z);
+#elif layers
+    if (first_row >= params.layers[workgroup.z].w.rows) {
+        return;
+    }
+    choose_layer(workgroup.z);
 #endif
     let across = thread % 8u;
     let down = thread / 8u;
@@ -304,7 +368,7 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
         let r = first + down + 8u * j;
         for (var i = 0u; i < 4u; i++) {
             let row = first_row + across + 8u * i;
-            if (row < params.w.rows && r < n_rows()) {
+            if (row < #{w}.rows && r < n_rows()) {
                 finished(sums[j][i], row, r);
             }
         }
@@ -326,7 +390,7 @@ fn tile_pieces() -> u32 {
 fn bring(piece: u32, first_row: u32, first: u32) {
     let row = first_row + thread / 2u;
     var bits = vec4(0u);
-    if (row < params.w.rows) {
+    if (row < #{w}.rows) {
         bits = bits_at(row * params.w.chunks + 2u * piece + thread % 2u);
     }
     tile_of_w[thread % 2u * TILE + thread / 2u] = bits;
@@ -370,7 +434,7 @@ fn bring(piece: u32, first_row: u32, first: u32) {
         let row = first_row + job / TILE_CHUNKS;
         let chunk = first_chunk + job % TILE_CHUNKS;
         var values = array<vec4<f32>, CHUNK_QUADS>();
-        if (row < params.w.rows && chunk < params.w.chunks) {
+        if (row < #{w}.rows && chunk < params.w.chunks) {
             values = decode(row, chunk);
         }
         for (var i = 0u; i < CHUNK_QUADS; i++) {

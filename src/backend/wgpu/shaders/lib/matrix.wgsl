@@ -10,8 +10,8 @@ struct Matrix {
     scale: f32,
 }
 
-#if experts or heads or adapters
-// Offset of the part of the workgroup's expert, head or adapter, in vectors of 16 bytes.
+#if experts or heads or adapters or layers
+// Offset of the part of the workgroup's expert, head, adapter or layer, in vectors of 16 bytes.
 var<private> part_at: u32;
 
 // The i-th vector of 16 bytes of the part.

@@ -18,7 +18,7 @@ fn codes(chunk: vec4<u32>, group: u32) -> vec4<u32> {
 fn ternary(code: u32) -> vec4<f32> {
     let codes = unpack4xU8(code);
     let values = vec4<f32>(codes) - 1.0;
-    return select(values, vec4(0.0), codes == vec4(3u)) * params.w.scale;
+    return select(values, vec4(0.0), codes == vec4(3u)) * #{w}.scale;
 }
 
 fn decode(row: u32, chunk: u32) -> array<vec4<f32>, CHUNK_QUADS> {

@@ -9,7 +9,7 @@
 const BOOK: u32 = 256u;
 
 fn decode(row: u32, chunk: u32) -> array<vec4<f32>, CHUNK_QUADS> {
-    let groups = params.w.rows * params.w.chunks;
+    let groups = #{w}.rows * params.w.chunks;
     let at = row * params.w.chunks + chunk;
     let high_at = BOOK + vectors(4u * groups);
     let low = word_at(BOOK, at);

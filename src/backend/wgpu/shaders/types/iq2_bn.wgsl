@@ -12,7 +12,7 @@ fn place(chunk: u32, i: u32) -> u32 {
 
 fn decode(row: u32, chunk: u32) -> array<vec4<f32>, CHUNK_QUADS> {
     let bits = bits_at(row * params.w.chunks + chunk);
-    let scale = bitcast<f32>(word_at(params.w.rows * params.w.chunks, row));
+    let scale = bitcast<f32>(word_at(#{w}.rows * params.w.chunks, row));
     var values: array<vec4<f32>, CHUNK_QUADS>;
     for (var i = 0u; i < CHUNK_QUADS; i++) {
         let codes = (bits[i % 4u] >> (2u * (i / 4u))) & 0x03030303u;

@@ -7,7 +7,7 @@
 const BOOK: u32 = 64u;
 
 fn decode(row: u32, chunk: u32) -> array<vec4<f32>, CHUNK_QUADS> {
-    let groups = params.w.rows * params.w.chunks;
+    let groups = #{w}.rows * params.w.chunks;
     let at = row * params.w.chunks + chunk;
     let scales_at = BOOK + vectors(8u * groups);
     let scales = byte_at(scales_at, at);

@@ -7,7 +7,7 @@
 const BOOK: u32 = 32u;
 
 fn decode(row: u32, chunk: u32) -> array<vec4<f32>, CHUNK_QUADS> {
-    let groups = params.w.rows * params.w.chunks;
+    let groups = #{w}.rows * params.w.chunks;
     let at = row * params.w.chunks + chunk;
     let indices = word_at(BOOK, 2u * at);
     let signs = word_at(BOOK, 2u * at + 1u);

@@ -8,7 +8,7 @@
 const BOOK: u32 = 32u;
 
 fn decode(row: u32, chunk: u32) -> array<vec4<f32>, CHUNK_QUADS> {
-    let blocks = params.w.rows * params.w.chunks / 8u;
+    let blocks = #{w}.rows * params.w.chunks / 8u;
     let at = row * params.w.chunks + chunk;
     let block = at / 8u;
     let group = at % 8u;

@@ -7,7 +7,7 @@
 #include "lib/uneven.wgsl"
 
 fn decode(row: u32, chunk: u32) -> array<vec4<f32>, CHUNK_QUADS> {
-    let groups = params.w.rows * params.w.chunks;
+    let groups = #{w}.rows * params.w.chunks;
     let at = row * params.w.chunks + chunk;
     let bits = bits_at(at);
     let block = at / 8u;

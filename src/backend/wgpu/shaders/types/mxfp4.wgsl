@@ -15,7 +15,7 @@ fn half_power(exponent: u32) -> f32 {
 fn decode(row: u32, chunk: u32) -> array<vec4<f32>, CHUNK_QUADS> {
     let at = row * params.w.chunks + chunk;
     let bits = bits_at(at);
-    let four = word_at(params.w.rows * params.w.chunks, at / 4u);
+    let four = word_at(#{w}.rows * params.w.chunks, at / 4u);
     let scale = half_power((four >> (8u * (at % 4u))) & 255u);
     var values: array<vec4<f32>, CHUNK_QUADS>;
     for (var i = 0u; i < CHUNK_QUADS; i++) {

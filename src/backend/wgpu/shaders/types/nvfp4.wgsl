@@ -25,7 +25,7 @@ fn half_scale(code: u32) -> f32 {
 fn decode(row: u32, chunk: u32) -> array<vec4<f32>, CHUNK_QUADS> {
     let at = row * params.w.chunks + chunk;
     let bits = bits_at(at);
-    let four = word_at(params.w.rows * params.w.chunks, at / 2u) >> (16u * (at % 2u));
+    let four = word_at(#{w}.rows * params.w.chunks, at / 2u) >> (16u * (at % 2u));
     var values: array<vec4<f32>, CHUNK_QUADS>;
     for (var i = 0u; i < CHUNK_QUADS; i++) {
         // Per group: the low nibbles of two words, then their high nibbles.

@@ -5,6 +5,6 @@
 
 fn decode(row: u32, chunk: u32) -> array<vec4<f32>, CHUNK_QUADS> {
     let at = row * params.w.chunks + chunk;
-    let scale = half_at(params.w.rows * params.w.chunks, at / 2u);
+    let scale = half_at(#{w}.rows * params.w.chunks, at / 2u);
     return of_pairs(bits_at(at), scale);
 }

@@ -13,7 +13,7 @@ fn decode(row: u32, chunk: u32) -> array<vec4<f32>, CHUNK_QUADS> {
     let at = row * params.w.chunks + chunk;
     let block = bits_at(at / 2u);
     let bits = select(block.xy, block.zw, at % 2u == 1u);
-    let scale = half_at(params.w.rows * params.w.chunks / 2u, at / 2u);
+    let scale = half_at(#{w}.rows * params.w.chunks / 2u, at / 2u);
     var values: array<vec4<f32>, CHUNK_QUADS>;
     for (var i = 0u; i < CHUNK_QUADS; i++) {
         let four = vec4(bits[i / 8u] >> (4u * (i % 8u))) & vec4(1u, 2u, 4u, 8u);

@@ -11,7 +11,7 @@ fn decode(row: u32, chunk: u32) -> array<vec4<f32>, CHUNK_QUADS> {
     let part = at % 4u;
     let groups = bits_at(5u * block);
     let bits = bits_at(5u * block + 1u + part);
-    let of_block = unpack2x16float(word_at(5u * params.w.rows * (params.w.chunks / 4u), block));
+    let of_block = unpack2x16float(word_at(5u * #{w}.rows * (params.w.chunks / 4u), block));
     var values: array<vec4<f32>, CHUNK_QUADS>;
     for (var shift = 0u; shift < 4u; shift++) {
         let group = part / 2u * 8u + 2u * shift + part % 2u;

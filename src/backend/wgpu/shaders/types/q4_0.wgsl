@@ -7,7 +7,7 @@
 fn decode(row: u32, chunk: u32) -> array<vec4<f32>, CHUNK_QUADS> {
     let at = row * params.w.chunks + chunk;
     let bits = bits_at(at);
-    let scale = half_at(params.w.rows * params.w.chunks, at);
+    let scale = half_at(#{w}.rows * params.w.chunks, at);
     var values: array<vec4<f32>, CHUNK_QUADS>;
     for (var i = 0u; i < CHUNK_QUADS; i++) {
         values[i] = (vec4<f32>(unpack4xU8(nibbles(bits, i))) - 8.0) * scale;

@@ -5,7 +5,7 @@
 #include "lib/nibbles.wgsl"
 
 fn decode(row: u32, chunk: u32) -> array<vec4<f32>, CHUNK_QUADS> {
-    let blocks = params.w.rows * params.w.chunks;
+    let blocks = #{w}.rows * params.w.chunks;
     let at = row * params.w.chunks + chunk;
     let low = bits_at(at);
     let line = unpack2x16float(word_at(blocks, at));

@@ -17,7 +17,7 @@ fn place(chunk: u32, i: u32) -> u32 {
 }
 
 fn decode(row: u32, chunk: u32) -> array<vec4<f32>, CHUNK_QUADS> {
-    let chunks = params.w.rows * params.w.chunks;
+    let chunks = #{w}.rows * params.w.chunks;
     let at = row * params.w.chunks + chunk;
     let high = bits_at(2u * chunks + at);
     let groups = vec4<f32>(unpack4xI8(bits_at(3u * chunks + at / 4u)[at % 4u]));

@@ -12,7 +12,7 @@ fn place(chunk: u32, i: u32) -> u32 {
 fn decode(row: u32, chunk: u32) -> array<vec4<f32>, CHUNK_QUADS> {
     let at = row * params.w.chunks + chunk;
     let bits = bits_at(at);
-    let scale = half_at(params.w.rows * params.w.chunks, at / 2u);
+    let scale = half_at(#{w}.rows * params.w.chunks, at / 2u);
     var values: array<vec4<f32>, CHUNK_QUADS>;
     for (var i = 0u; i < CHUNK_QUADS; i++) {
         values[i] = vec4<f32>(unpack4xI8(bits[i])) * scale;

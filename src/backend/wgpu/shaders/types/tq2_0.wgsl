@@ -14,7 +14,7 @@ fn place(chunk: u32, i: u32) -> u32 {
 fn decode(row: u32, chunk: u32) -> array<vec4<f32>, CHUNK_QUADS> {
     let at = row * params.w.chunks + chunk;
     let bits = bits_at(at);
-    let scale = half_at(params.w.rows * params.w.chunks, at / 4u);
+    let scale = half_at(#{w}.rows * params.w.chunks, at / 4u);
     var values: array<vec4<f32>, CHUNK_QUADS>;
     for (var group = 0u; group < 4u; group++) {
         let four = (bits >> vec4(2u * group)) & vec4(0x03030303u);
