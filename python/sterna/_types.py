@@ -193,6 +193,7 @@ class Flags(TypedDict, total=False):
     lookup_cache_dynamic: Value
     lookup_cache_static: Value
     lora: Value
+    lora_dir: Value
     lora_init_without_apply: Union[bool, None]
     lora_modules: Value
     lora_scaled: Value

@@ -1,12 +1,13 @@
 //! Flags of LoRA adapters.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 
 use super::CliError;
 use crate::engine::Adapter;
 use crate::gguf::Gguf;
+use crate::serve::AdapterFolder;
 
 /// LoRA adapters with their scales.
 #[derive(Args, Clone, Debug, Default)]
@@ -35,12 +36,33 @@ pub struct LoraModules {
     /// LoRA adapters that requests choose by name as their model: NAME=FILE, or JSON with name and path
     #[arg(long, value_name = "NAME=FILE", num_args = 1..)]
     lora_modules: Vec<String>,
+    /// Folder of LoRA adapters that clients may load and unload while the server runs
+    /// (/v1/load_lora_adapter)
+    #[arg(long, value_name = "DIR")]
+    lora_dir: Option<PathBuf>,
 }
 
 impl LoraModules {
-    /// True if there are none.
+    /// True if there are none, and clients may load none.
     pub fn is_empty(&self) -> bool {
-        self.lora_modules.is_empty()
+        self.lora_modules.is_empty() && self.lora_dir.is_none()
+    }
+
+    /// The folder of adapters that clients may load, if there is one, with the adapters that requests may
+    /// name from the start.
+    ///
+    /// # Errors
+    /// As [`adapters`](Self::adapters); there is no such folder.
+    pub fn folder(
+        &self,
+        base: impl Fn() -> Result<Gguf, CliError> + Send + Sync + 'static,
+    ) -> Result<Option<AdapterFolder>, CliError> {
+        let Some(folder) = self.lora_dir.as_deref() else { return Ok(None) };
+        let named = self.adapters(&base)?;
+        match folder.is_dir() {
+            true => Ok(Some(AdapterFolder::new(folder, named, move |path| open(path, &base))?)),
+            false => Err(format!("--lora-dir {}: there is no such folder", folder.display()).into()),
+        }
     }
 
     /// Opens the adapters. Requests that do not name one do not use it.

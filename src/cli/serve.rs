@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, UNIX_EPOCH};
 
 use clap::Args;
@@ -24,7 +25,9 @@ use super::speculation_args::SpeculationArgs;
 use super::{CliError, Interrupted, names};
 use crate::demo;
 use crate::engine::{EngineOptions, Pooling};
-use crate::serve::{InProcess, Loaded, ModelSource, Opened, ServeError, ServeOptions, Server, SlotLimits};
+use crate::serve::{
+    AdapterFolder, InProcess, Loaded, ModelSource, Opened, ServeError, ServeOptions, Server, SlotLimits,
+};
 
 /// Serves the APIs of OpenAI, llama-server, Anthropic and ollama over HTTP.
 ///
@@ -140,17 +143,20 @@ impl ServeArgs {
         self.listener.log();
         let (options, companions) = (self.options()?, self.grpc.companions()?);
         if !files.is_empty() && (self.model.has_adapters() || !self.lora.is_empty()) {
-            return Err("--lora and --lora-modules are adapters of one model: use -m without --models".into());
+            let why = "--lora, --lora-modules and --lora-dir are for one model: use -m without --models";
+            return Err(why.into());
         }
-        let of_model = self.engine_options()?;
+        let folder = self.adapter_folder()?;
+        let of_model = self.engine_options(folder.is_some())?;
+        let options = ServeOptions { lora_folder: folder.clone(), ..options };
         let (has_keys, has_hosts) = (!options.keys.is_empty(), !options.hosts.is_empty());
         let scheme = if options.tls.is_some() { "https" } else { "http" };
         let listener = self.listener.bind()?;
         let server = match source {
-            Some(source) => Server::start(listener, options, companions, self.only(source, of_model)),
+            Some(source) => Server::start(listener, options, companions, self.only(source, of_model, folder)),
             None => {
                 let sources = files.into_iter().map(|ModelFile { name, aliases, path }| {
-                    let open = self.loader(Source::File(path.clone()), of_model.clone(), None);
+                    let open = self.loader(Source::File(path.clone()), of_model.clone(), None, None);
                     ModelSource { aliases, ..with_file(&path, ModelSource::new(&name, open)) }
                 });
                 Server::start_many(listener, options, companions, sources.collect())
@@ -195,18 +201,27 @@ impl ServeArgs {
             Some(path) => Source::File(path),
             None => Source::demo("-m FILE")?,
         };
-        let options = ServeOptions { on_hang: None, ..self.options()? };
-        let of_model = self.engine_options()?;
-        match InProcess::start(options, self.only(source, of_model)) {
+        let folder = self.adapter_folder()?;
+        let options = ServeOptions { on_hang: None, lora_folder: folder.clone(), ..self.options()? };
+        let of_model = self.engine_options(folder.is_some())?;
+        match InProcess::start(options, self.only(source, of_model, folder)) {
             Err(ServeError::Load(err)) => Err(err),
             started => Ok(started?),
         }
     }
 
-    /// Engine options with all adapters.
-    fn engine_options(&self) -> Result<EngineOptions, CliError> {
+    /// The folder of adapters that clients may load, with those that requests may name from the start.
+    fn adapter_folder(&self) -> Result<Option<AdapterFolder>, CliError> {
+        let model = self.model.clone();
+        self.lora.folder(move || model.header())
+    }
+
+    /// Engine options with all adapters; without those that requests may name if they are in a folder's list.
+    fn engine_options(&self, are_listed: bool) -> Result<EngineOptions, CliError> {
         let mut options = self.model.options(self.context.n_ctx())?;
-        options.adapters.extend(self.lora.adapters(|| self.model.header())?);
+        if !are_listed {
+            options.adapters.extend(self.lora.adapters(|| self.model.header())?);
+        }
         Ok(options)
     }
 
@@ -217,32 +232,38 @@ impl ServeArgs {
         names
     }
 
-    /// The only model of a server.
-    fn only(&self, source: Source, options: EngineOptions) -> ModelSource {
-        let load = self.loader(source.clone(), options, Some(self.context.fit.clone()));
-        let load = move || (load()?.load)();
+    /// The only model of a server. With a folder of adapters it is loaded again when its list changes.
+    fn only(&self, source: Source, options: EngineOptions, folder: Option<AdapterFolder>) -> ModelSource {
+        let is_once = folder.is_none();
+        let open = self.loader(source.clone(), options, Some(self.context.fit.clone()), folder);
+        let of_name = move |name: &str| match is_once {
+            true => ModelSource::once(name, move || (open()?.load)()),
+            false => ModelSource::new(name, open),
+        };
         let aliases = self.names().into_iter().skip(1).collect();
         let model = match source {
             Source::File(path) => {
                 let name = path.file_stem().map_or("model".into(), |stem| stem.to_string_lossy());
-                with_file(&path, ModelSource::once(&name, load))
+                with_file(&path, of_name(&name))
             }
             Source::Demo(bytes) => {
                 let parts = [demo::NAME.as_bytes(), env!("CARGO_PKG_VERSION").as_bytes()];
                 let digest = ModelSource::digest(parts.into_iter().chain([&bytes.len().to_le_bytes()[..]]));
-                ModelSource { digest, ..ModelSource::once(demo::NAME, load) }
+                ModelSource { digest, ..of_name(demo::NAME) }
             }
         };
         ModelSource { aliases, ..model }
     }
 
     /// A function that opens a model and then loads it. Several models are not fitted to the free memory:
-    /// others are unloaded when one needs room.
+    /// others are unloaded when one needs room. With a folder of adapters, the model is loaded with those of
+    /// its list, and with the options that were chosen when it was loaded first.
     fn loader(
         &self,
         source: Source,
         options: EngineOptions,
         fit: Option<FitArgs>,
+        folder: Option<AdapterFolder>,
     ) -> impl Fn() -> Result<Opened, CliError> + Send + Sync + use<> {
         let (model, sampling, speculation) =
             (self.model.clone(), self.sampling.clone(), self.speculation.clone());
@@ -258,26 +279,49 @@ impl ServeArgs {
             ..options
         };
         let widens = self.is_in_process && parallel.is_none() && self.kv_positions.is_none();
+        let of_flags = options.adapters.clone();
+        let chosen: Mutex<Option<EngineOptions>> = Mutex::new(None);
         move || {
-            let options = speculation.with_drafts(options.clone())?;
-            // A draft model has as many sequences.
-            let widens = widens && options.drafts == 0;
-            let drafting = speculation.load(&model, &options)?;
-            let mmproj = mmproj.mmproj(&source)?;
-            let opened = model.open(&source, &options)?;
-            let options = opened.with_mmproj(options.clone(), mmproj);
-            let options = match opened.is_encoder(&options) {
-                true => opened.for_texts(options.clone(), parallel.unwrap_or(TEXTS))?,
-                false => options.clone(),
+            let listed = |options: &EngineOptions| {
+                let named = folder.iter().flat_map(AdapterFolder::named);
+                let adapters = options.adapters.iter().cloned().chain(named).collect();
+                EngineOptions { adapters, ..options.clone() }
             };
-            let (opened, options) = match &fit {
-                Some(fit) => opened.fitted(options, fit)?,
-                None => (opened, options),
+            let before = chosen.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            let (opened, drafting, options) = match before {
+                Some(before) => {
+                    let options = listed(&before);
+                    let drafting = speculation.load(&model, &options)?;
+                    (model.open(&source, &options)?, drafting, options)
+                }
+                None => {
+                    let first = speculation.with_drafts(listed(&options))?;
+                    // A draft model has as many sequences.
+                    let widens = widens && first.drafts == 0;
+                    let drafting = speculation.load(&model, &first)?;
+                    let mmproj = mmproj.mmproj(&source)?;
+                    let opened = model.open(&source, &first)?;
+                    let first = opened.with_mmproj(first, mmproj);
+                    let first = match opened.is_encoder(&first) {
+                        true => opened.for_texts(first, parallel.unwrap_or(TEXTS))?,
+                        false => first,
+                    };
+                    let (opened, first) = match &fit {
+                        Some(fit) => opened.fitted(first, fit)?,
+                        None => (opened, first),
+                    };
+                    let first = match widens && !opened.is_encoder(&first) {
+                        true => opened.shared(first, SLOTS_IN_PROCESS)?,
+                        false => first,
+                    };
+                    (opened, drafting, first)
+                }
             };
-            let options = match widens && !opened.is_encoder(&options) {
-                true => opened.shared(options, SLOTS_IN_PROCESS)?,
-                false => options,
-            };
+            if folder.is_some() {
+                // The list of the folder may have changed by then.
+                let again = EngineOptions { adapters: of_flags.clone(), ..options.clone() };
+                *chosen.lock().unwrap_or_else(PoisonError::into_inner) = Some(again);
+            }
             let bytes = opened.bytes(&options) + drafting.bytes();
             let sampling = sampling.clone();
             let load = move || {

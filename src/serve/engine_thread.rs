@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use super::app::App;
 use super::error::{ApiError, ServeError};
 use super::instance::Instance;
-use super::model::{LoadError, Loaded, Served};
+use super::model::{LoadError, Loaded, NamedScale, Served};
 use super::models;
 use super::status::{EngineStatus, Phase, Snapshot};
 use super::watchdog;
@@ -39,7 +39,7 @@ pub fn begin_first(app: &Arc<App>) -> io::Result<()> {
 fn spawn(app: &Arc<App>, at: usize) -> io::Result<JoinHandle<()>> {
     let app = Arc::clone(app);
     std::thread::Builder::new().name("engine".into()).spawn(move || {
-        let ended = catch_unwind(AssertUnwindSafe(|| run(&app, at)));
+        let ended = catch_unwind(AssertUnwindSafe(|| run(&app, at, &[], || ())));
         let failure = match ended {
             Ok(Ok(())) => return,
             Ok(Err(err)) if app.models.by_name => {
@@ -60,14 +60,59 @@ fn spawn(app: &Arc<App>, at: usize) -> io::Result<JoinHandle<()>> {
     })
 }
 
+/// Loads the model once more, and replaces it. Requests that are being answered end on the model before,
+/// which is then freed, and new ones begin on the new one; if there is no memory for both, new ones wait.
+///
+/// # Errors
+/// The reason why it could not be loaded. The model before stays, or is loaded again for the next request.
+pub async fn reload(app: &Arc<App>, at: usize) -> Result<(), String> {
+    let list = app.models.list();
+    let scales = list[at].2.as_ref().map_or_else(Vec::new, |model| model.served.scales());
+    // It must not keep the model before in memory.
+    drop(list);
+    let (told, result) = tokio::sync::oneshot::channel();
+    let of_thread = Arc::clone(app);
+    let load = move || {
+        let (app, mut told) = (of_thread, Some(told));
+        let mut tell = |result: Result<(), String>| {
+            // The request may have ended.
+            if let Some(told) = told.take() {
+                drop(told.send(result));
+            }
+        };
+        let ready = || {
+            app.models.end_reload(at, None);
+            tell(Ok(()));
+        };
+        match catch_unwind(AssertUnwindSafe(|| run(&app, at, &scales, ready))) {
+            Ok(Ok(())) => {}
+            Ok(Err(err)) => {
+                tracing::error!("the model could not be loaded with other adapters: {err}");
+                app.models.end_reload(at, Some("the model could not be loaded"));
+                tell(Err(err.to_string()));
+            }
+            Err(panic) => {
+                app.models.failed(at, "the engine has stopped");
+                app.fail(ServeError::Panicked(panic_message(&*panic)));
+            }
+        }
+    };
+    let started = app.models.reload(at, || std::thread::Builder::new().name("engine".into()).spawn(load));
+    started.map_err(|err| format!("cannot start a thread for the model: {err}"))?;
+    result.await.unwrap_or_else(|_| Err("the engine has stopped".to_owned()))
+}
+
 /// Message of a panic.
 fn panic_message(panic: &(dyn Any + Send)) -> String {
     let said = panic.downcast_ref::<String>().map(String::as_str);
     said.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message").to_owned()
 }
 
-fn run(app: &App, at: usize) -> Result<(), LoadError> {
-    let ((served, mut batch), permit) = app.models.load(at, &app.life, |loaded| ready(app, at, loaded))?;
+/// Loads a model and answers its requests. `scales` are those of its adapters in requests that choose none,
+/// by their names; `ready` is called when requests can reach it.
+fn run(app: &App, at: usize, scales: &[NamedScale], ready: impl FnOnce()) -> Result<(), LoadError> {
+    let ((served, mut batch), permit) = app.models.load(at, &app.life, |loaded| served(app, at, loaded))?;
+    served.set_scales(scales);
     let (sender, commands) = channel();
     let step_time = app.options.step_time.unwrap_or_else(|| watchdog::step_time(&served.engine));
     let status = Arc::new(EngineStatus::new(step_time, app.options.queue));
@@ -82,6 +127,7 @@ fn run(app: &App, at: usize) -> Result<(), LoadError> {
         Instance::new(served, Arc::clone(&status), batch.saved_size(), sender, Arc::clone(&permit));
     app.models.loaded(at, Arc::new(instance));
     app.life.advance(Phase::Ready);
+    ready();
     // A client may send a request as soon as this line is logged.
     tracing::info!(model = name, n_ctx, slots, "ready");
     Worker::new(batch, commands, Arc::clone(&status), Arc::clone(&app.metrics)).run();
@@ -91,7 +137,7 @@ fn run(app: &App, at: usize) -> Result<(), LoadError> {
 }
 
 /// A loaded model with its name, and the batch of its engine.
-fn ready(app: &App, at: usize, loaded: Loaded) -> Result<(Served, Batch), LoadError> {
+fn served(app: &App, at: usize, loaded: Loaded) -> Result<(Served, Batch), LoadError> {
     let name = match app.models.by_name {
         true => None,
         false => app.options.alias.clone().or_else(|| loaded.engine.hyper().name.clone()),

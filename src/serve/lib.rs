@@ -15,6 +15,7 @@
 //! of `sterna serve`. Start at [`Server`], then `api/mod.rs`.
 #![forbid(unsafe_code)]
 
+mod adapter_folder;
 mod answer;
 mod api;
 mod app;
@@ -55,6 +56,7 @@ mod tool_config;
 mod watchdog;
 mod worker;
 
+pub use adapter_folder::AdapterFolder;
 pub use companion::{Companion, Endpoint};
 pub use error::ServeError;
 pub use fetch_image::FetchImage;

@@ -7,7 +7,7 @@ use super::fetch_image::FetchImage;
 use schemars::JsonSchema;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
-use sterna_engine::{AdapterScale, Engine, Error, Pooling, SamplerOptions, Speculation};
+use sterna_engine::{Adapter, AdapterScale, Engine, Error, Pooling, SamplerOptions, Speculation};
 use sterna_grammar::Grammars;
 use sterna_quantize as quantize;
 use sterna_tokenizer::Tokenizer;
@@ -101,6 +101,9 @@ pub enum TemplateSource {
     Fallback,
 }
 
+/// Name and alias of an adapter, and its scale.
+pub type NamedScale = (String, Option<String>, f32);
+
 /// A loaded model and what requests need of it: engine, template, defaults.
 pub struct Served {
     /// The engine.
@@ -188,6 +191,30 @@ impl Served {
     /// Sets the LoRA adapters of requests that choose none.
     pub fn set_adapters(&self, adapters: Arc<[AdapterScale]>) {
         *self.adapters.lock().unwrap_or_else(PoisonError::into_inner) = adapters;
+    }
+
+    /// The scales of adapters in requests that choose none.
+    pub fn scales(&self) -> Vec<NamedScale> {
+        let adapters = self.engine.adapters();
+        let named = |of: &AdapterScale| {
+            let Adapter { name, alias, .. } = &adapters[of.adapter as usize];
+            (name.clone(), alias.clone(), of.scale)
+        };
+        self.adapters().iter().map(named).collect()
+    }
+
+    /// Sets the scales of the adapters with these names, if there are some.
+    pub fn set_scales(&self, scales: &[NamedScale]) {
+        if scales.is_empty() {
+            return;
+        }
+        let scale = |(at, adapter): (usize, &Adapter)| {
+            let mut all = scales.iter();
+            let (_, _, scale) =
+                all.find(|(name, alias, _)| *name == adapter.name && *alias == adapter.alias)?;
+            Some(AdapterScale { adapter: at as u32, scale: *scale })
+        };
+        self.set_adapters(self.engine.adapters().iter().enumerate().filter_map(scale).collect());
     }
 
     /// The vocabulary.

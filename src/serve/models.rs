@@ -74,6 +74,8 @@ struct State {
     /// All instances in memory: loaded ones, and unloaded ones that still have running requests.
     alive: Vec<Weak<Instance>>,
     threads: Vec<(usize, JoinHandle<()>)>,
+    /// True while a model is loaded once more, to replace the loaded one.
+    is_reloading: bool,
 }
 
 /// All models of a server.
@@ -91,7 +93,9 @@ pub struct Models {
 /// Result of looking up a model for a request.
 enum Admission {
     Instance(Arc<Instance>),
-    Loading(oneshot::Receiver<LoadResult>),
+    /// The request does not wait for the model.
+    Loading,
+    Waiting(oneshot::Receiver<LoadResult>),
     /// The caller has to load it.
     Begun(oneshot::Receiver<LoadResult>),
 }
@@ -100,7 +104,8 @@ impl Models {
     /// Models of `sources`, at least one; requests without a name use the first.
     pub fn new(sources: Vec<ModelSource>, by_name: bool, budget: Arc<ModelBudget>) -> Self {
         let models = sources.iter().map(|_| ModelState::Empty).collect();
-        let state = State { models, clock: 0, alive: Vec::new(), threads: Vec::new() };
+        let (alive, threads) = (Vec::new(), Vec::new());
+        let state = State { models, clock: 0, alive, threads, is_reloading: false };
         Self { sources, by_name, budget, state: Mutex::new(state), load_lock: Mutex::new(()) }
     }
 
@@ -137,7 +142,7 @@ impl Models {
     }
 
     /// Returns the model. If it is not loaded or loading, `load` starts a thread that loads it. The request
-    /// waits if it chose the model by name.
+    /// waits if it chose the model by name, or if the model is being replaced.
     ///
     /// # Errors
     /// 500 if it could not be loaded; 503 while the only model is loading.
@@ -148,8 +153,8 @@ impl Models {
     ) -> Result<Arc<Instance>, ApiError> {
         let result = match self.look(at) {
             Admission::Instance(instance) => return Ok(instance),
-            Admission::Loading(_) if !self.by_name => return Err(ApiError::unavailable("Loading model")),
-            Admission::Loading(result) => result,
+            Admission::Loading => return Err(ApiError::unavailable("Loading model")),
+            Admission::Waiting(result) => result,
             Admission::Begun(result) => {
                 match load() {
                     Ok(thread) => self.state().threads.push((at, thread)),
@@ -185,15 +190,17 @@ impl Models {
         state.clock += 1;
         let now = state.clock;
         let (sender, result) = oneshot::channel();
+        let waits = self.by_name || state.is_reloading;
         match &mut state.models[at] {
             ModelState::Loaded { instance, used } => {
                 *used = now;
                 return Admission::Instance(Arc::clone(instance));
             }
-            ModelState::Loading(waiting) => {
+            ModelState::Loading(waiting) if waits => {
                 waiting.push(sender);
-                return Admission::Loading(result);
+                return Admission::Waiting(result);
             }
+            ModelState::Loading(_) => return Admission::Loading,
             ModelState::Empty | ModelState::Failed => {}
         }
         state.models[at] = ModelState::Loading(vec![sender]);
@@ -267,7 +274,9 @@ impl Models {
         let least = loaded.min();
         let gone = least.map(|(_, at)| {
             tracing::info!(model = self.sources[at].name, "unloading: another model needs its memory");
-            std::mem::replace(&mut state.models[at], ModelState::Empty)
+            // Requests wait for a model that is being replaced.
+            let next = if state.is_reloading { ModelState::Loading(Vec::new()) } else { ModelState::Empty };
+            std::mem::replace(&mut state.models[at], next)
         });
         // Its memory may be freed later.
         drop(state);
@@ -284,6 +293,37 @@ impl Models {
         let gone = is_loaded.then(|| std::mem::replace(&mut state.models[at], ModelState::Empty));
         drop(state);
         gone.is_some()
+    }
+
+    /// Begins to load the model at `at` once more, on `thread`, which calls [`end_reload`](Self::end_reload).
+    ///
+    /// # Errors
+    /// The thread cannot be started.
+    pub fn reload<E>(&self, at: usize, thread: impl FnOnce() -> Result<JoinHandle<()>, E>) -> Result<(), E> {
+        self.state().is_reloading = true;
+        let started = thread();
+        let mut state = self.state();
+        state.threads.retain(|(_, thread)| !thread.is_finished());
+        match started {
+            Ok(thread) => state.threads.push((at, thread)),
+            Err(err) => {
+                state.is_reloading = false;
+                return Err(err);
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the loading of a model once more. If it failed, the loaded one stays, unless it had to be
+    /// unloaded: then waiting requests are told `why`, and the next request loads it.
+    pub fn end_reload(&self, at: usize, why: Option<&str>) {
+        let mut state = self.state();
+        state.is_reloading = false;
+        let is_gone = matches!(state.models[at], ModelState::Loading(_));
+        drop(state);
+        if let Some(why) = why.filter(|_| is_gone) {
+            self.failed(at, why);
+        }
     }
 
     /// Marks a model as loaded.
@@ -326,8 +366,10 @@ impl Models {
         let models = state.models.iter_mut().map(|model| std::mem::replace(model, ModelState::Empty));
         let models: Vec<ModelState> = models.collect();
         let threads = std::mem::take(&mut state.threads);
+        let is_reloading = state.is_reloading;
         drop(state);
-        let loads: Vec<bool> = models.iter().map(|model| matches!(model, ModelState::Loading(_))).collect();
+        let is_loading = |model: &ModelState| is_reloading || matches!(model, ModelState::Loading(_));
+        let loads: Vec<bool> = models.iter().map(is_loading).collect();
         drop(models);
         for (at, thread) in threads {
             if !loads[at] || thread.is_finished() {

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::adapter_folder::AdapterFolder;
 use super::fetch_image::FetchImage;
 use super::http::host::is_entry;
 use super::local::LocalPage;
@@ -44,6 +45,8 @@ pub struct ServeOptions {
     pub slots: bool,
     /// Folder for saved slots; `None` disables saving.
     pub slot_folder: Option<PathBuf>,
+    /// LoRA adapters that clients may load, if the server has a single model; `None` disables loading.
+    pub lora_folder: Option<AdapterFolder>,
     /// Limits of the saved slots of each key.
     pub slot_limits: SlotLimits,
     /// The page that runs models in the browser, at `/local/`; `None` disables it.
@@ -118,6 +121,7 @@ impl Default for ServeOptions {
             metrics: false,
             slots: true,
             slot_folder: None,
+            lora_folder: None,
             slot_limits: SlotLimits::default(),
             local_page: None,
             template: None,

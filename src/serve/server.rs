@@ -105,6 +105,8 @@ impl Server {
         let (header_time, write_time) = (options.header_time, options.write_time);
         let budget = match by_name {
             true => ModelBudget::new(options.models_max, options.models_bytes),
+            // A model that is loaded once more is next to the one before for a while.
+            false if options.lora_folder.is_some() => ModelBudget::new(usize::MAX, u64::MAX),
             false => ModelBudget::new(1, u64::MAX),
         };
         let models = Models::new(sources, by_name, budget);

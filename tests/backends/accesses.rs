@@ -72,6 +72,7 @@ fn memory_accesses_match_the_snapshot() {
     .map(|(model, rows)| (format!("weights {}, KV {}", model.weights, model.kv), case(model), rows))
     .into_iter()
     .chain([("a delta net".to_owned(), nets, &[1, 64][..])])
+    .chain([("a layer with an adapter".to_owned(), crate::lora::layer_of_2b(), &[1, 8][..])])
     {
         writeln!(text, "{what}").expect("a string is writable");
         for &n in rows {

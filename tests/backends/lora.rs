@@ -56,6 +56,22 @@ fn pairs(case: &mut Case, types: [[&str; 2]; 2], shapes: impl Fn(usize) -> [[usi
     vec![pair(0, 3, types[0]), pair(1, 32, types[1])]
 }
 
+/// A layer of BitNet 2B-4T with a pair of rank 16, which the only sequence uses.
+#[cfg(feature = "simt")]
+pub(super) fn layer_of_2b() -> (Case, PageTable) {
+    const DIM: usize = 2560;
+    let mut case = Case::new("a layer with an adapter", limits(64, 1, 3));
+    case.p.adapters = vec!["one".to_owned()];
+    let (y, x) = (case.buf("y", DIM), case.buf("x", DIM));
+    let w = case.linear(ty("i2_s"), DIM, DIM, ActQuant::I8PerToken);
+    let [a, b] = [[16, DIM], [DIM, 16]].map(|[rows, cols]| case.weight(ty("f16"), rows, cols));
+    let lora = vec![Lora { adapter: 0, a, b, scale: 1.0 }];
+    case.p.push("proj_add", ProjAdd::plain(y, Linear { lora, ..w }, x));
+    let mut pages = shuffled_pages(1, 3);
+    pages.set_adapters(0, [AdapterScale { adapter: 0, scale: 1.0 }].into());
+    (case, pages)
+}
+
 #[test]
 fn layers_of_every_type() {
     for ty in REGISTRY {

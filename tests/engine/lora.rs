@@ -410,14 +410,20 @@ fn pairs_of_parts_of_a_fused_tensor() {
     assert!(far(&of_parts, &of_whole) < 1e-4 && far(&of_parts, &plain) > 0.1);
 }
 
-/// Backends without adapters name them in their plan.
+/// Plans of devices count the matrices of adapters, and the buffers of their products.
 #[test]
-fn other_backends_refuse_adapters() {
+fn plans_of_devices_count_adapters() {
     let Some(adapters) = scaled(&[("llama-a", 1.0)]) else { return };
-    let options = EngineOptions { adapters, ..EngineOptions::default() };
-    if let Some(backend) = backend("cuda-simt", 1) {
-        let gguf = model("llama/tiny-f16.gguf").expect("the adapter's model");
-        let err = sterna::engine::plan(&gguf, &options, &*backend).expect_err("no adapters").to_string();
-        assert!(err.contains("LoRA adapters"), "{err}");
+    let gguf = model("llama/tiny-f16.gguf").expect("the adapter's model");
+    let pairs: usize = adapters[0].gguf().tensors().iter().map(|info| 4 * info.n_elems()).sum();
+    for backend in devices() {
+        let plan = |adapters: &[Adapter]| {
+            let options = EngineOptions { adapters: adapters.to_vec(), ..EngineOptions::default() };
+            sterna::engine::plan(&gguf, &options, &*backend).expect("kernels for it")
+        };
+        let (with, without) = (plan(&adapters), plan(&[]));
+        let more = (with.weights_bytes - without.weights_bytes) as usize;
+        assert!((pairs..2 * pairs).contains(&more), "{}: {more} for {pairs}", backend.device());
+        assert!(with.bufs_bytes > without.bufs_bytes && with.kv_bytes == without.kv_bytes);
     }
 }

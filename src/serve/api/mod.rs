@@ -6,6 +6,7 @@ mod chat;
 mod completions;
 mod embeddings;
 mod keep_alive;
+mod load_adapters;
 mod lora_adapters;
 mod models;
 mod native;
@@ -62,6 +63,7 @@ fn endpoints() -> Endpoints {
         chat::add,
         completions::add,
         embeddings::add,
+        load_adapters::add,
         lora_adapters::add,
         models::add,
         native::add,

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use sterna::engine::{Drafter, Engine, EngineOptions, Error, NgramLookup, SamplerOptions, Speculation};
-use sterna::serve::{Companion, Loaded, ModelSource, ServeError, ServeOptions, Server, Stopper};
+use sterna::serve::{Companion, Loaded, ModelSource, Opened, ServeError, ServeOptions, Server, Stopper};
 
 use super::openapi::Description;
 
@@ -112,6 +112,22 @@ impl TestServer {
         let model = ModelSource::once("tiny", move || Ok(loaded));
         let server = Server::start(listener, options, companions, model).unwrap();
         Self::of(server, Some(engine))
+    }
+
+    /// Starts a server whose model is loaded by `load`, and again when its adapters change.
+    pub fn reloading(
+        load: impl Fn() -> Engine + Send + Sync + 'static,
+        change: impl FnOnce(&mut ServeOptions),
+    ) -> Self {
+        let mut options = ServeOptions::default();
+        change(&mut options);
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let model = ModelSource::new("tiny", move || {
+            let engine = load();
+            let loaded = Loaded { engine, sampler: SamplerOptions::default(), speculation: None };
+            Ok(Opened { bytes: 0, load: Box::new(move || Ok(loaded)) })
+        });
+        Self::of(Server::start(listener, options, Vec::new(), model).unwrap(), None)
     }
 
     /// Starts a server with several models, from which requests choose by name.
