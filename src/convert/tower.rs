@@ -322,7 +322,7 @@ impl Parts<'_> {
                     None => vec![7, 15, 23, 31],
                 };
                 let every = layers.first().map_or(0, |first| first + 1);
-                let usual = (0..shape.n_layers).filter(|layer| every > 0 && (layer + 1) % every == 0);
+                let usual = (0..shape.n_layers).filter(|layer| (layer + 1).is_multiple_of(every));
                 if !usual.eq(layers) {
                     return Err(vision.wrong(WHOLE, "the last of every n layers", found));
                 }

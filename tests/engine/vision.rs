@@ -4,11 +4,13 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use sterna::engine::vision::Pixels;
+use sterna::engine::vision::{Pixels, TokenLimits};
 use sterna::engine::{
     Batch, BatchOptions, Engine, EngineOptions, GenerateOptions, ImageRows, Mmproj, PlacedImage, Request,
     SamplerOptions,
 };
+use sterna::gguf::Gguf;
+use sterna::model::vision::Vision;
 use support::{golden, npy};
 
 /// Folder of the golden data, its images, and whether each is decoded without loss.
@@ -294,4 +296,25 @@ fn orientation_is_applied() {
         (0..height).rev().flat_map(|row| &plain.rgb()[3 * row * width..][..3]).copied().collect();
     assert_eq!(turned.rgb()[..3 * height], was);
     assert_ne!(plain.id(), turned.id());
+}
+
+/// llama.cpp's files of Gemma 4 do not name the activation function of the tower; others must.
+#[test]
+fn only_towers_of_gemma_4_need_no_activation() {
+    let read = |folder: &str, named: bool| {
+        let mut bytes = std::fs::read(golden(&format!("{folder}/mmproj.gguf"))?).unwrap();
+        if !named {
+            let key = b"clip.use_gelu";
+            let at = bytes.windows(key.len()).position(|word| word == key).unwrap();
+            bytes[at..at + key.len()].copy_from_slice(b"tool.use_gelu");
+        }
+        Some(Vision::read(&Gguf::from_bytes(bytes.into()).unwrap(), TokenLimits::default()))
+    };
+    let (Some(named), Some(unnamed)) = (read("vision-gemma4v", true), read("vision-gemma4v", false)) else {
+        return;
+    };
+    let text = |vision: Vision| vision.tower.program.to_string();
+    assert_eq!(text(named.unwrap()), text(unnamed.unwrap()));
+    let message = read("vision-gemma3", false).unwrap().unwrap_err().to_string();
+    assert!(message.contains("clip.use_gelu") && message.contains("quick GELU"), "{message}");
 }

@@ -11,6 +11,7 @@ use sterna::convert::{ConvertOptions, Converter, Outtype};
 use sterna::engine::{Engine, EngineOptions, ImageRows, Mmproj};
 use sterna::gguf::Gguf;
 use sterna::program::PAGE;
+use support::case::wgpus;
 use support::{golden, npy, root};
 
 /// The checkpoints.
@@ -38,18 +39,18 @@ fn to(outtype: &str) -> ConvertOptions {
 }
 
 /// An engine over both files of a checkpoint.
-fn engine(name: &str, outtype: &str, dir: &Path) -> Engine {
+fn engine(name: &str, outtype: &str, dir: &Path, (device, on_cpu): (&str, bool)) -> Engine {
     let [text, mmproj] = ["text", "mmproj"].map(|part| dir.join(format!("{name}-{part}.gguf")));
     std::fs::write(&text, written(&file(name), &ConvertOptions { text_only: true, ..to("f32") })).unwrap();
     std::fs::write(&mmproj, written(&file(name), &ConvertOptions { mmproj: true, ..to(outtype) })).unwrap();
     let options = EngineOptions {
-        device: "cpu".parse().unwrap(),
+        device: device.parse().unwrap(),
         threads: Some(1),
         n_ctx: Some(256),
         outputs: PAGE,
         cache_type_k: "f32".parse().unwrap(),
         cache_type_v: "f32".parse().unwrap(),
-        mmproj: Some(Mmproj { file: mmproj, tokens: limits(name), ..Mmproj::default() }),
+        mmproj: Some(Mmproj { file: mmproj, tokens: limits(name), on_cpu }),
         ..EngineOptions::default()
     };
     Engine::open(text, &options).unwrap_or_else(|err| panic!("{name}: {err}"))
@@ -83,12 +84,28 @@ fn limits(name: &str) -> sterna::engine::vision::TokenLimits {
 
 #[test]
 fn converted_checkpoints_compute_what_transformers_computes() {
+    check(&CASES, ("cpu", false));
+}
+
+/// Neither these texts nor these towers have a RoPE of several axes, or rows of an image that see each other;
+/// a tower that has one runs on the CPU.
+#[test]
+#[ignore = "thorough: scripts/test --all"]
+fn images_on_wgpu() {
+    if !wgpus().is_empty() {
+        check(&["idefics3", "lfm2"], ("wgpu", false));
+        check(&["mistral3"], ("wgpu", true));
+    }
+}
+
+/// Compares what the files of these checkpoints compute on a device, with the tower there or on the CPU.
+fn check(names: &[&str], device: (&str, bool)) {
     let dir = tempfile::tempdir().unwrap();
     let prompts: serde_json::Value =
         serde_json::from_str(&std::fs::read_to_string(file("prompts.json")).unwrap()).unwrap();
     let mut faults = Vec::new();
-    for name in CASES {
-        let engine = engine(name, "f32", dir.path());
+    for &name in names {
+        let engine = engine(name, "f32", dir.path(), device);
         let picture = sterna::image::decode(&std::fs::read(file(&format!("{name}.png"))).unwrap()).unwrap();
         let vision = engine.vision().unwrap();
         let mut cut = vision.pixels(&picture).unwrap();

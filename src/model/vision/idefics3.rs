@@ -65,7 +65,7 @@ fn read(file: &File<'_>) -> Result<Vision, ModelError> {
     })
 }
 
-/// Stands before each tile and the whole picture, and after that.
+/// Text before each tile and the whole picture, and after that.
 const FAKE: &str = "<fake_token_around_image>";
 
 fn mark([rows, cols]: [usize; 2], at: usize) -> String {
