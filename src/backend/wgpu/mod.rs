@@ -117,7 +117,7 @@ impl Wgpu {
     /// Launches, barriers and submissions of a step of a program, which need not be loaded.
     ///
     /// # Errors
-    /// Those of [`Backend::plan`].
+    /// Errors of [`Backend::plan`].
     pub fn launches(&self, p: &Program, step: &Step<'_>) -> Result<Launches, BackendError> {
         exec::plan(&self.gpu, p)?;
         launches::count(&self.gpu, p, step)
