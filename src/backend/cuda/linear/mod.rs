@@ -120,7 +120,7 @@ pub fn launches_from<T: bytemuck::Pod>(
         (Some(_), None) => (cx.memory.bases.prepared, linear.norm.as_ref()),
         (None, _) => (x, input.norm.or(linear.norm.as_ref())),
     };
-    let matmul = Matmul::choose(products, cx.limits, w.cols, rows, work);
+    let matmul = Matmul::choose(products, cx.limits, w.cols, rows, work.in_octets);
     let problem =
         Problem { products, limits: cx.limits, cols: w.cols, rows, work, is_normed: in_norm.is_some() };
     let Geometry { blocks, tiles, warps, shared_bytes, lanes_log2, part_chunks } = problem.geometry(matmul);
