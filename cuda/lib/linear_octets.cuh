@@ -4,8 +4,8 @@
 // A tile is OCTET_UNITS units of 16 weight rows, two octets each, times all batch rows (two passes if there
 // are more than 8 kOctetTiles<T>). A span is OCTET_COLS columns of it. The spans of all tiles are divided
 // evenly among the blocks, one contiguous range each (stream-K), so that every multiprocessor reads the same
-// number of bytes for any shape. If several blocks have spans of one tile, they leave their sums in memory,
-// and the last one to arrive adds them up in the order of columns. The division depends on the weights and on
+// number of bytes for any shape. Blocks leave their sums of a tile in memory, and the last one to arrive adds
+// them up in the order of columns. The division depends on the weights and on
 // the GPU, not on the step, and sums are added block by block of columns: so the bits of a row depend neither
 // on the number of rows nor on the other rows.
 //
@@ -105,56 +105,58 @@ struct OctetProducts {
     const Task& task;
     const Kind kind;
     OctetShared& shared;
-    // Bytes of an octet, slots of the ring, spans of a tile, and the end of this block's range of spans.
-    uint32_t octet_bytes, slots, spans, end;
-    // Tiles of 8 batch rows of this pass.
-    uint32_t tiles = kTiles;
-    // The next span to bring, with its slot; and the next one to multiply, with its slot and the parity of
-    // that slot's phase.
+    // Bytes of an octet, slots of the ring, spans of a tile.
+    uint32_t octet_bytes, slots, spans;
+    // Batch rows, and the first one of this pass.
+    const uint32_t n;
+    uint32_t first = 0;
+    // The next span to bring; the next one to multiply, with its slot and the parity of that slot's phase;
+    // and the number of spans that are left to be multiplied.
     SpanAt next, now;
-    uint32_t next_slot = 0, slot = 0, parity = 0;
+    uint32_t slot = 0, parity = 0, left = 0;
     // First octets of this warp's unit in the tile of `next`.
-    uint32_t of_tile = ~0u;
     const uint8_t* octets[2];
     // Index of this thread's warp, which the compiler sees to be the same for all lanes.
     const uint32_t warp;
 
-    DEVICE static uint32_t n_spans(const InputParams& in) { return in.cols / OCTET_COLS; }
-    DEVICE static uint32_t n_tiles(const Task& task) {
-        return (task.units() + OCTET_UNITS - 1) / OCTET_UNITS;
-    }
-
-    DEVICE OctetProducts(const StepTables& step, const InputParams& in, const Task& task, const Kind& kind)
+    DEVICE OctetProducts(
+        const StepTables& step, const InputParams& in, const Task& task, const Kind& kind, uint32_t n
+    )
         : step(step), in(in), task(task), kind(kind),
           shared(*reinterpret_cast<OctetShared*>(shared_memory())), octet_bytes(T::octet_bytes(kind)),
-          spans(n_spans(in)), next(0, 1), now(0, 1), warp(__shfl_sync(kWarp, threadIdx.x / kWarpSize, 0)) {
+          spans(in.cols / OCTET_COLS), n(n), next(0, 1), now(0, 1),
+          warp(__shfl_sync(kWarp, threadIdx.x / kWarpSize, 0)) {
         slots = OCTET_SLOTS_BYTES / slot_bytes();
         if (slots > OCTET_MAX_SLOTS) slots = OCTET_MAX_SLOTS;
-        end = shares().begin(blockIdx.x + 1);
-        next = now = begin();
     }
 
-    DEVICE uint32_t slot_bytes() const { return 2 * OCTET_UNITS * octet_bytes + kActBytes; }
+    DEVICE uint32_t n_tiles() const { return (task.units() + OCTET_UNITS - 1) / OCTET_UNITS; }
     // Not kept, so that it takes no registers during the products.
-    DEVICE Shares shares() const { return {recomputed(n_tiles(task) * spans), gridDim.x, 1}; }
-    DEVICE SpanAt begin() const { return {shares().begin(blockIdx.x), spans}; }
+    DEVICE Shares shares() const { return {recomputed(n_tiles() * spans), gridDim.x, 1}; }
+
+    DEVICE uint32_t slot_bytes() const { return 2 * OCTET_UNITS * octet_bytes + kActBytes; }
+    // Slot of a span that is `ahead` of the one to be multiplied, and its address.
+    DEVICE uint32_t slot_of(uint32_t ahead) const {
+        uint32_t at = slot + ahead;
+        return at < slots ? at : at - slots;
+    }
     DEVICE uint8_t* slot_at(uint32_t i) const {
         return shared_memory() + OCTET_FIXED_BYTES + i * slot_bytes();
     }
-    DEVICE bool is_left(const SpanAt& at) const { return at.tile * spans + at.span < end; }
+
+    // Finds the octets of this warp's unit in a tile. Past the last unit they are its once more; the result
+    // is not used.
+    DEVICE void enter(uint32_t tile) {
+        uint32_t unit = tile * OCTET_UNITS + warp, last = task.units() - 1;
+        UnitRows rows = UnitRows::of(task, unit < last ? unit : last);
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+            octets[i] = T::row(task.weight(rows.first[i].weight), rows.first[i].row).octets;
+    }
 
     // Starts to copy the weights of a span, of which this warp has two octets.
     DEVICE void bring_weights(const SpanAt& at, uint32_t to_slot) {
         uint32_t lane = threadIdx.x % kWarpSize;
-        if (at.tile != of_tile) {
-            of_tile = at.tile;
-            // Past the last unit, its weights once more; the result is not used.
-            uint32_t unit = at.tile * OCTET_UNITS + warp, last = task.units() - 1;
-            UnitRows rows = UnitRows::of(task, unit < last ? unit : last);
-#pragma unroll
-            for (int i = 0; i < 2; i++)
-                octets[i] = T::row(task.weight(rows.first[i].weight), rows.first[i].row).octets;
-        }
         uint8_t* to = slot_at(to_slot) + 2 * warp * octet_bytes;
         uint64_t from = uint64_t(at.span) * octet_bytes;
         if (has_bulk_copies()) {
@@ -174,8 +176,8 @@ struct OctetProducts {
         }
     }
 
-    // The same for the activations of batch rows from `first` on. Ends the group of this slot's copies.
-    DEVICE void bring_acts(const SpanAt& at, uint32_t to_slot, uint32_t first) {
+    // The same for the activations of this pass.
+    DEVICE void bring_acts(const SpanAt& at, uint32_t to_slot) {
         uint8_t* codes = slot_at(to_slot) + 2 * OCTET_UNITS * octet_bytes;
         uint8_t* scales = codes + kTiles * OCTET_CODES_BYTES;
         uint32_t tile = at.span * (OCTET_MAX_ROWS / 8) + first / 8;
@@ -196,19 +198,10 @@ struct OctetProducts {
         }
     }
 
-    // Advances `next`; copies are in groups even if there was nothing to copy.
+    // Advances to the next span to bring; copies are in groups even if there was nothing to copy.
     DEVICE void brought() {
         if (!has_bulk_copies()) cp_async_commit();
         next.go_on(spans);
-        if (++next_slot == slots) next_slot = 0;
-    }
-
-    DEVICE void bring(uint32_t first) {
-        if (is_left(next)) {
-            bring_weights(next, next_slot);
-            bring_acts(next, next_slot, first);
-        }
-        brought();
     }
 
     // Waits until the copies of the slot to be multiplied are there, and all warps are done with the one
@@ -274,7 +267,7 @@ struct OctetProducts {
 #pragma unroll
             for (uint32_t tile = 0; tile < kTiles; tile++) {
                 // Two at a time, for which there are registers.
-                if (tile > 0 && tile % 2 == 0 && tile >= tiles) break;
+                if (tile > 0 && tile % 2 == 0 && first + 8 * tile >= n) break;
                 uint2 q = load8(acts + tile * OCTET_CODES_BYTES + block * 256 + lane * 8);
                 uint32_t b[2] = {q.x, q.y};
                 uint4 of_rows = load16(quants + tile * OCTET_SCALES_BYTES + block * 8 * sizeof(BlockQuant));
@@ -287,52 +280,43 @@ struct OctetProducts {
         }
     }
 
-    // Place of a block's sums of a tile of 8 batch rows: a block shares at most two tiles of weights, its
-    // first and its last one.
+    // Place of a block's sums of a tile, for the 8 batch rows from 8 `eight` on: a block leaves at most two
+    // tiles in parts, its first and its last one, and others whole.
     DEVICE float4* place(const Shares& shares, uint32_t block, uint32_t tile, uint32_t eight) const {
         uint32_t which = shares.begin(block) / spans == tile ? 0 : 1;
         uint32_t at = (2 * block + which) * (OCTET_MAX_ROWS / 8) + eight;
         return reinterpret_cast<float4*>(in.rounded.sums) + at * LINEAR_THREADS + threadIdx.x;
     }
 
-    // Finishes a tile of which this block has the last of its spans, for batch rows from `first` on.
-    DEVICE void finish(float (&sums)[kTiles][4], uint32_t tile, uint32_t first, uint32_t n) {
-        Shares all_shares = shares();
-        uint32_t from = tile * spans, to = from + spans;
-        if (from < all_shares.begin(blockIdx.x) || to > end) {
-            uint32_t eight = first / 8;
-            uint32_t first_block = all_shares.owner(from), last_block = all_shares.owner(to - 1);
+    // Leaves the sums of a tile, of which this block has no more spans. The last of its blocks adds them up
+    // and finishes it. Each thread reads what the same threads of all blocks have left.
+    DEVICE void finish(const float (&sums)[kTiles][4], uint32_t tile) {
+        Shares of_blocks = shares();
+        uint32_t begin = of_blocks.owner(tile * spans), end = of_blocks.owner((tile + 1) * spans - 1);
 #pragma unroll
-            for (uint32_t t = 0; t < kTiles; t++)
-                *place(all_shares, blockIdx.x, tile, eight + t) =
-                    make_float4(sums[t][0], sums[t][1], sums[t][2], sums[t][3]);
-            uint32_t* arrived = in.rounded.arrived + (first > 0 ? n_tiles(task) : 0) + tile;
-            if (!comes_last(arrived, last_block - first_block + 1, &shared.word)) return;
-#pragma unroll
-            for (uint32_t t = 0; t < kTiles; t++) {
-                float4 all = *place(all_shares, first_block, tile, eight + t);
-                for (uint32_t block = first_block + 1; block <= last_block; block++) {
-                    float4 more = *place(all_shares, block, tile, eight + t);
-                    all = make_float4(all.x + more.x, all.y + more.y, all.z + more.z, all.w + more.w);
-                }
-                sums[t][0] = all.x;
-                sums[t][1] = all.y;
-                sums[t][2] = all.z;
-                sums[t][3] = all.w;
-            }
-        }
+        for (uint32_t t = 0; t < kTiles; t++)
+            *place(of_blocks, blockIdx.x, tile, first / 8 + t) =
+                make_float4(sums[t][0], sums[t][1], sums[t][2], sums[t][3]);
+        uint32_t* arrived = in.rounded.arrived + (first > 0 ? n_tiles() : 0) + tile;
+        if (begin < end && !comes_last(arrived, end - begin + 1, &shared.word)) return;
         uint32_t quartet = threadIdx.x % kWarpSize / 4, member = threadIdx.x % 4;
-#pragma unroll
-        for (uint32_t t = 0; t < kTiles; t++) {
-            if (first + 8 * t >= n) break;
+#pragma unroll 1
+        for (uint32_t eight = first / 8; 8 * eight < n && 8 * eight < first + kRows; eight++) {
+            float4 all = *place(of_blocks, begin, tile, eight);
+            for (uint32_t block = begin + 1; block <= end; block++) {
+                float4 more = *place(of_blocks, block, tile, eight);
+                all = make_float4(all.x + more.x, all.y + more.y, all.z + more.z, all.w + more.w);
+            }
             // All warps are done with the scales, or with the sums before.
             __syncthreads();
-#pragma unroll
-            for (uint32_t i = 0; i < 4; i++)
-                shared.sums[2 * member + i % 2][16 * warp + quartet + i / 2 * OCTET_ROWS] = sums[t][i];
+            uint32_t row = 16 * warp + quartet;
+            shared.sums[2 * member][row] = all.x;
+            shared.sums[2 * member + 1][row] = all.y;
+            shared.sums[2 * member][row + OCTET_ROWS] = all.z;
+            shared.sums[2 * member + 1][row + OCTET_ROWS] = all.w;
             __syncthreads();
             for (uint32_t i = threadIdx.x; i < 8 * kRowsOfTile; i += LINEAR_THREADS) {
-                uint32_t of_tile = i % kRowsOfTile / 16, slot = i % 16, m = first + 8 * t + i / kRowsOfTile;
+                uint32_t of_tile = i % kRowsOfTile / 16, slot = i % 16, m = 8 * eight + i / kRowsOfTile;
                 uint32_t unit = tile * OCTET_UNITS + of_tile;
                 if (unit >= task.units() || m >= n) continue;
                 UnitRows rows = UnitRows::of(task, unit);
@@ -348,7 +332,7 @@ struct OctetProducts {
         }
     }
 
-    DEVICE void run(uint32_t n) {
+    DEVICE void run() {
         if (has_bulk_copies()) {
             if (threadIdx.x == 0) {
 #pragma unroll 1
@@ -357,29 +341,40 @@ struct OctetProducts {
             }
             __syncthreads();
         }
-        SpanAt at = next;
-        for (uint32_t i = 0; i + 1 < slots; i++) {
-            if (is_left(at) && n > 0) bring_weights(at, i);
-            at.go_on(spans);
-        }
+        Shares of_blocks = shares();
+        uint32_t begin = of_blocks.begin(blockIdx.x), all = of_blocks.begin(blockIdx.x + 1) - begin;
+        // Weights of the first slots.
+        auto bring_first = [&](SpanAt at) {
+            enter(at.tile);
+#pragma unroll 1
+            for (uint32_t i = 0; i + 1 < slots && i < all; i++) {
+                if (i > 0 && at.span == 0) enter(at.tile);
+                bring_weights(at, slot_of(i));
+                at.go_on(spans);
+            }
+        };
+        if (n > 0) bring_first({begin, spans});
         let_next_kernel_start();
         wait_for_previous_kernel();
-        for (uint32_t first = 0; first < n; first += kRows) {
-            now = next = begin();
-            tiles = (n - first + 7) / 8;
-            next_slot = slot;
+        for (; first < n; first += kRows) {
+            now = next = SpanAt(begin, spans);
+            left = all;
+            if (first > 0) bring_first(next);
+#pragma unroll 1
             for (uint32_t i = 0; i + 1 < slots; i++) {
-                if (is_left(next)) {
-                    if (first > 0) bring_weights(next, next_slot);
-                    bring_acts(next, next_slot, first);
-                }
+                if (i < all) bring_acts(next, slot_of(i));
                 brought();
             }
             float sums[kTiles][4] = {};
 #pragma unroll 1
-            while (is_left(now)) {
+            while (left > 0) {
                 wait();
-                bring(first);
+                if (left >= slots) {
+                    if (next.span == 0) enter(next.tile);
+                    bring_weights(next, slot_of(slots - 1));
+                    bring_acts(next, slot_of(slots - 1));
+                }
+                brought();
                 multiply(sums);
                 if (++slot == slots) {
                     slot = 0;
@@ -387,8 +382,9 @@ struct OctetProducts {
                 }
                 uint32_t tile = now.tile;
                 now.go_on(spans);
-                if (now.tile == tile && is_left(now)) continue;
-                finish(sums, tile, first, n);
+                left--;
+                if (now.tile == tile && left > 0) continue;
+                finish(sums, tile);
 #pragma unroll
                 for (uint32_t i = 0; i < 4 * kTiles; i++) sums[i / 4][i % 4] = 0.0f;
             }
@@ -406,12 +402,12 @@ DEVICE void run_linear_octets(const StepTables& step, const InputParams& in, con
     // The tables of the step are there before its first kernel starts.
     uint32_t n = in.of_outputs ? step.counts->outputs : step.counts->rows;
     if (n <= 8) {
-        OctetProducts<T, 1, Task, Kind>(step, in, task, kind).run(n);
+        OctetProducts<T, 1, Task, Kind>(step, in, task, kind, n).run();
     } else if (n <= 16) {
-        OctetProducts<T, 2, Task, Kind>(step, in, task, kind).run(n);
+        OctetProducts<T, 2, Task, Kind>(step, in, task, kind, n).run();
     } else if (n <= 32) {
-        OctetProducts<T, 4, Task, Kind>(step, in, task, kind).run(n);
+        OctetProducts<T, 4, Task, Kind>(step, in, task, kind, n).run();
     } else {
-        OctetProducts<T, kOctetTiles<T>, Task, Kind>(step, in, task, kind).run(n);
+        OctetProducts<T, kOctetTiles<T>, Task, Kind>(step, in, task, kind, n).run();
     }
 }

@@ -137,10 +137,12 @@ mod tests {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             (state >> 33) as u8
         };
-        let types: [(&'static dyn QuantType, &dyn Fn(&[u8], usize, usize) -> f32); 3] = [
-            (&Q4K, &|octet, row, col| q4_k_value(octet, row, col, false)),
-            (&Q5K, &|octet, row, col| q4_k_value(octet, row, col, true)),
-            (&Q6K, &q6_k_value),
+        /// Reads a column of a row from an octet.
+        type Read = fn(&[u8], usize, usize) -> f32;
+        let types: [(&'static dyn QuantType, Read); 3] = [
+            (&Q4K, |octet, row, col| q4_k_value(octet, row, col, false)),
+            (&Q5K, |octet, row, col| q4_k_value(octet, row, col, true)),
+            (&Q6K, q6_k_value),
         ];
         let (rows, cols) = (13, 768);
         for (ty, value) in types {

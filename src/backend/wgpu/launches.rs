@@ -197,7 +197,7 @@ mod tests {
     fn a_submission_ends_once_it_takes_long_enough() {
         let short = [(2, 10.0), (3, 30.0), (1, 5.0), (0, 0.0)];
         let whole = vec![(0, vec![0, 1]), (1, vec![0, 1, 2]), (2, vec![0]), (3, vec![])];
-        assert_eq!(submissions(stages(&short), 50.0, true), [whole.clone()]);
+        assert_eq!(submissions(stages(&short), 50.0, true), std::slice::from_ref(&whole));
         assert_eq!(submissions(stages(&short), f64::MAX, false), [whole]);
         // 40 ms are not enough, 60 are; then 20 each.
         let long = [(1, 40.0), (1, 20.0), (3, 60.0), (1, 1.0)];

@@ -144,8 +144,8 @@ impl Problem {
         self.on_tensor_cores(self.units(MMA_LANES_LOG2).min(self.resident(shared_bytes)), shared_bytes)
     }
 
-    /// Blocks have equal shares of all spans of columns. There are as many for any number of rows, because the
-    /// order of a sum depends on it: one per multiprocessor, next to which a block of the next kernel may fit.
+    /// Blocks have equal shares of all spans of columns. There is one per multiprocessor for any number of
+    /// rows, because the order of a sum depends on their number.
     fn octets(&self) -> Geometry {
         let octet_bytes = self.products.octet_bytes().expect("a type in octets");
         let spans = tiles_of_octets(self.work.rows) * self.cols.div_ceil(OCTET_COLS as usize);

@@ -1,6 +1,5 @@
 //! The ways of multiplying, and the choice among them.
 
-use super::geometry::Work;
 use super::shared::part;
 use crate::cuda::driver::Limits;
 use crate::cuda::params::{LINEAR_ROWS, MMA_FEW_ROWS, OCTET_MAX_ROWS};
@@ -41,9 +40,9 @@ impl Matmul {
         }
     }
 
-    /// The way for `rows` rows of `cols` inputs. `work` are the rows of weights.
-    pub fn choose(products: Products, limits: Limits, cols: usize, rows: usize, work: Work) -> Self {
-        let octets = products.octet_bytes().filter(|_| limits.streams_octets && work.in_octets);
+    /// The way for `rows` rows of `cols` inputs. `in_octets` as in `Work`.
+    pub fn choose(products: Products, limits: Limits, cols: usize, rows: usize, in_octets: bool) -> Self {
+        let octets = products.octet_bytes().filter(|_| limits.streams_octets && in_octets);
         match products.mma {
             Some(mma) if rows >= mma.least_rows() => match mma {
                 Mma::Ints => Self::Ints,

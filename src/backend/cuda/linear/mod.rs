@@ -121,8 +121,8 @@ pub fn launches_from<T: bytemuck::Pod>(
         (None, _) => (x, input.norm.or(linear.norm.as_ref())),
     };
     // Products of a layer with an adapter are computed one by one, and their sums would have another order.
-    let work = work.in_octets(work.in_octets && cx.p.adapters.is_empty());
-    let matmul = Matmul::choose(products, cx.limits, w.cols, rows, work);
+    let in_octets = work.in_octets && cx.p.adapters.is_empty();
+    let matmul = Matmul::choose(products, cx.limits, w.cols, rows, in_octets);
     let problem =
         Problem { products, limits: cx.limits, cols: w.cols, rows, work, is_normed: in_norm.is_some() };
     let Geometry { blocks, tiles, warps, shared_bytes, lanes_log2, part_chunks } = problem.geometry(matmul);
