@@ -550,8 +550,8 @@ fn unrepresentable_vectors_are_clamped() {
                 continue;
             }
             let what = format!("{} on {}", codec.name(), backend.device());
-            // Keys less a mean of large keys are large, and so is the effect of rounded queries on scores. Values
-            // of trellis codes are exact on cards, so that nothing else has one.
+            // Keys less a mean of large keys are large, and so is the effect of rounded queries on their
+            // scores. Values of trellis codes are exact on cards, so that nothing else has one.
             let rounds = codec.name() == "turboquant-t" && backend.name().starts_with("cuda");
             let bound = if rounds { 1e-3 } else { bound(&*backend, attention.codecs) };
             let mut running = attention.case.on(&mut *backend);
