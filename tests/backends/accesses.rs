@@ -33,7 +33,7 @@ const LAYER: Model = Model {
 
 /// The model and the page table of one sequence of three pages.
 fn case(model: Model) -> (Case, PageTable) {
-    let windowed = model.kv == "turboquant";
+    let windowed = model.kv.starts_with("turboquant");
     let limits = if windowed { windowed_limits(64, 1, 3) } else { limits(64, 1, 3) };
     let pages = if windowed { windowed_pages(1, 3) } else { shuffled_pages(1, 3) };
     (model.case("a layer", limits).0, pages)
@@ -68,6 +68,7 @@ fn memory_accesses_match_the_snapshot() {
         (Model { weights: "q8_0", ..LAYER }, &[1, 32]),
         (Model { weights: "q4_k", ..LAYER }, &[1, 8, 64]),
         (Model { kv: "turboquant", ..LAYER }, &[1, 32]),
+        (Model { kv: "turboquant-t", ..LAYER }, &[1, 32]),
     ]
     .map(|(model, rows)| (format!("weights {}, KV {}", model.weights, model.kv), case(model), rows))
     .into_iter()

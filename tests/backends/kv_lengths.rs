@@ -209,17 +209,34 @@ fn round(codec: &dyn KvVectors, bytes: usize, x: &[f32]) -> Vec<f32> {
 }
 
 /// Softmax over all positions that a row attends to, `[COLS]`; the page table determines which are exact.
-fn reference(pages: &PageTable, row: &Row, codecs: Codecs, q: &[f32], [k, v]: &[StoredSide; 2]) -> Vec<f64> {
+fn reference(pages: &PageTable, row: &Row, codecs: Codecs, q: &[f32], stored: &[StoredSide; 2]) -> Vec<f64> {
+    reference_with(pages, row, codecs, [q; 2], stored)
+}
+
+/// A query in 255 steps of its largest element, as the CUDA kernels multiply it with codes.
+fn in_steps(q: &[f32]) -> Vec<f32> {
+    let step = q.iter().fold(0.0_f32, |most, q| most.max(q.abs())) / 127.0;
+    q.iter().map(|q| (q / step).round_ties_even() * step).collect()
+}
+
+/// The same with queries, and with those that are multiplied with codes.
+fn reference_with(
+    pages: &PageTable,
+    row: &Row,
+    codecs: Codecs,
+    [q, coded_q]: [&[f32]; 2],
+    [k, v]: &[StoredSide; 2],
+) -> Vec<f64> {
     let is_exact = |codec: &dyn KvCodec, p: usize| {
         codec.windowed() && pages.exact_for(KvWindow::default(), row, p / PAGE).is_some()
     };
     let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();
     let mut out = Vec::new();
-    for q in q.chunks_exact(HEAD_DIM) {
+    for (q, coded_q) in q.chunks_exact(HEAD_DIM).zip(coded_q.chunks_exact(HEAD_DIM)) {
         let of_means: Vec<f64> = k.means.iter().map(|mean| dot(q, mean)).collect();
         let score = |p: usize| match is_exact(codecs[0], p) {
             true => dot(q, &k.exact[p]),
-            false => dot(q, &k.coded[p]) + of_means[p / PAGE],
+            false => dot(coded_q, &k.coded[p]) + of_means[p / PAGE],
         };
         let scores: Vec<f64> = (0..=row.pos as usize).map(|p| f64::from(SCALE) * score(p)).collect();
         let most = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
@@ -532,8 +549,11 @@ fn unrepresentable_vectors_are_clamped() {
             if !supports(&*backend, &attention) {
                 continue;
             }
-            let (what, bound) =
-                (format!("{} on {}", codec.name(), backend.device()), bound(&*backend, attention.codecs));
+            let what = format!("{} on {}", codec.name(), backend.device());
+            // Keys less a mean of large keys are large, and so is the effect of rounded queries on their
+            // scores. Values of trellis codes are exact on cards, so that nothing else has one.
+            let rounds = codec.name() == "turboquant-t" && backend.name().starts_with("cuda");
+            let bound = if rounds { 1e-3 } else { bound(&*backend, attention.codecs) };
             let mut running = attention.case.on(&mut *backend);
             attention.fill(&mut running, 0, &inputs);
             for pos in [110, 255, 256, 399] {
@@ -541,8 +561,10 @@ fn unrepresentable_vectors_are_clamped() {
                 let q = attention.queries(1);
                 let got = attention.attend(&mut running, &[row], &q);
                 assert!(got.iter().all(|x| x.is_finite()), "{what}: row {pos}");
-                let error =
-                    distance(&got, reference(&attention.pages, &row, attention.codecs, &q, &stored).iter());
+                let in_steps: Vec<f32> = q.chunks_exact(HEAD_DIM).flat_map(in_steps).collect();
+                let coded_q = if rounds { &in_steps } else { &q };
+                let want = reference_with(&attention.pages, &row, attention.codecs, [&q, coded_q], &stored);
+                let error = distance(&got, want.iter());
                 assert!(error < bound, "{what}: row {pos}: {error}");
             }
             // At least keys and values of two NaN rows, and the keys of one row beyond f16.

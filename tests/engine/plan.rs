@@ -81,6 +81,7 @@ fn plans_on_paper_match_driver_allocations() {
             ("q8_0", "q8_0"),
             ("q8_0", "q4_0"),
             ("turboquant", "turboquant"),
+            ("turboquant-t", "turboquant-t"),
             ("tq3_0", "tq3_0"),
         ] {
             for (act, n_ctx, batch, n_seqs) in
