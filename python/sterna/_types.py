@@ -275,6 +275,7 @@ class Flags(TypedDict, total=False):
     num_gpu_blocks_override: Value
     num_speculative_tokens: Value
     numa: Value
+    octets: Value
     offline: Union[bool, None]
     op_offload: Union[bool, None]
     op_offload_min_batch: Value
