@@ -7,6 +7,8 @@ use std::fmt::Write;
 use super::{Line, Report};
 
 const WIDTH: f64 = 1080.0;
+/// Width of a picture without needles.
+const WIDTH_OF_ONE: f64 = 620.0;
 const HEIGHT: f64 = 474.0;
 
 /// Okabe and Ito's colours, which most people can tell apart; the reference is black.
@@ -77,15 +79,19 @@ impl Report {
     /// The report as SVG.
     pub fn svg(&self) -> String {
         let mut svg = String::new();
+        let width = if self.caches[0].needles.is_empty() { WIDTH_OF_ONE } else { WIDTH };
         push(
             &mut svg,
             format_args!(
-                "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" \
-                 width=\"{WIDTH}\" height=\"{HEIGHT}\" font-family=\"sans-serif\">"
+                "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {HEIGHT}\" \
+                 width=\"{width}\" height=\"{HEIGHT}\" font-family=\"sans-serif\">"
             ),
         );
-        push(&mut svg, format_args!(r##"<rect width="{WIDTH}" height="{HEIGHT}" fill="#fff"/>"##));
-        let heading = format!("{}, {} chunks of {} tokens", self.model, self.chunks, self.n_ctx);
+        push(&mut svg, format_args!(r##"<rect width="{width}" height="{HEIGHT}" fill="#fff"/>"##));
+        let path = std::path::Path::new(&self.model);
+        let name = path.file_name().map_or(self.model.as_str().into(), |name| name.to_string_lossy());
+        let chunks = if self.chunks == 1 { "chunk" } else { "chunks" };
+        let heading = format!("{name}, {} {chunks} of {} tokens", self.chunks, self.n_ctx);
         text(&mut svg, (20.0, 20.0), "start", 12, "#333", &heading);
         self.divergence(&mut svg);
         if !self.caches[0].needles.is_empty() {
