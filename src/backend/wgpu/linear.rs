@@ -67,6 +67,12 @@ pub fn dispatches<'a>(
     let (mut there, mut prepared, mut floats) = (None, None, None);
     for layer in layers {
         let linear = layer.linear;
+        if cx.weights[linear.w.0 as usize].is_joined() {
+            // In another stage it shares a dispatch. Its input is stored anew.
+            all.extend(together(cx, input, vec![layer]).expect("a weight of one part"));
+            there = None;
+            continue;
+        }
         if linear.prepares_input(input.norm.is_some()) && prepared != Some(linear.basis) {
             let norm = input.norm.or(linear.norm.as_ref());
             all.push(hadamard::dispatch(cx, linear.basis, &Input { norm, ..input }));
@@ -127,7 +133,11 @@ pub fn share_dispatch(p: &Program, layers: &[&Linear]) -> bool {
     };
     let first = form(layers[0]);
     let is_plain = !first.3 && !first.4;
-    (2..=TOGETHER).contains(&layers.len()) && is_plain && layers.iter().all(|linear| form(linear) == first)
+    let is_new = |(i, linear): (usize, &&Linear)| layers[..i].iter().all(|other| other.w != linear.w);
+    (2..=TOGETHER).contains(&layers.len())
+        && is_plain
+        && layers.iter().all(|linear| form(linear) == first)
+        && layers.iter().enumerate().all(is_new)
 }
 
 /// Copies the weights of such layers into one buffer, unless they are too large.

@@ -177,6 +177,11 @@ impl DeviceWeight {
         Ok(Self { ty, rows, cols, parts: parts.into(), tensor_scale })
     }
 
+    /// True if its rows may be in one buffer with those of other weights.
+    pub fn is_joined(&self) -> bool {
+        self.parts.iter().any(|part| part.is_joined)
+    }
+
     /// A weight in the same parts with small buffers, to count launches.
     pub fn hollow(gpu: &Gpu, decl: &WeightDecl) -> Result<Self, BackendError> {
         let WeightDecl { ty, rows, cols, .. } = *decl;
