@@ -155,6 +155,7 @@ const RENAMED: &[(&str, &str)] = &[
     ("SamplerOptions::temperature", "--temp"),
     ("SamplerOptions::typical_p", "--typical"),
     ("ServeOptions::hosts", "--allowed-hosts"),
+    ("ServeOptions::lora_folder", "--lora-dir"),
     ("ServeOptions::origins", "--cors-origins"),
     ("Spec::head_ty", "--head-type"),
     ("Spec::n_ctx", "--ctx"),

@@ -506,8 +506,8 @@ pub struct FewLayers {
 }
 
 impl FewLayers {
-    /// Selects the layers, for steps with these numbers of rows, one after the other. An output head is cut to
-    /// its first rows.
+    /// Selects the layers, for steps with these numbers of rows, one after the other. An output head is cut
+    /// to its first rows.
     ///
     /// # Errors
     /// [`Error::Model`], [`Error::Option`].

@@ -510,8 +510,8 @@ const HUNYUAN_NORMS: &[Rule] = &[
     plain(&["self_attn.query_layernorm.weight"], "attn_q_norm.weight", &[Head]),
     plain(&["self_attn.key_layernorm.weight"], "attn_k_norm.weight", &[Head]),
 ];
-/// Outside of the layer, the tensors of an MTP block that is the layer after the last one. Checkpoints also have
-/// the model's embedding and head in it.
+/// Tensors of an MTP block that is the layer after the last one, without those that every layer has. In
+/// checkpoints it also has the model's embedding and head.
 const MTP_LAYER: &[Rule] = &[
     matrix(&["eh_proj.weight"], "nextn.eh_proj.weight", &[Hidden, EmbeddingAndHidden], Change::None),
     plain(&["enorm.weight"], "nextn.enorm.weight", &[Hidden]),

@@ -31,7 +31,7 @@ request! {
     struct AdapterToLoad {
         lora_name: Text or missing("a name for the adapter"),
         /// Within the folder of the server.
-        lora_path: Text or missing("the path of an adapter in the folder of --lora-dir"),
+        lora_path: Text or missing("the path of an adapter in the server's folder of adapters"),
         /// Replaces the adapter of this name, if there is one.
         load_inplace: Bool,
     }
@@ -96,7 +96,10 @@ async fn unload(app: Arc<App>, request: Request) -> Answer {
 fn folder(app: &App) -> Result<AdapterFolder, ApiError> {
     app.check()?;
     let folder = app.options.lora_folder.clone();
-    folder.ok_or_else(|| ApiError::not_here("this server was started without --lora-dir"))
+    let option = app.options.shown_option;
+    folder.ok_or_else(|| {
+        ApiError::not_here(format!("this server was started without {}", option("ServeOptions::lora_folder")))
+    })
 }
 
 /// Opens an adapter of the folder, and checks that it is one of the model.
