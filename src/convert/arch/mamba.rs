@@ -194,7 +194,7 @@ const NEMOTRON_ATTENTION: &[Rule] = &[
     matrix(&["mixer.v_proj.weight"], "attn_v.weight", &[Kv, Hidden], Change::None),
     matrix(&["mixer.o_proj.weight"], "attn_output.weight", &[Hidden, Q], Change::None),
 ];
-/// Tensors of a layer that is only a feed-forward network, or a mixture. Names in checkpoints begin with this.
+/// Tensors of a layer that is only a feed-forward network or a mixture, with the prefix of their names.
 macro_rules! nemotron_ffn {
     ($prefix:literal) => {
         &[
