@@ -213,7 +213,7 @@ fn adapters_that_cannot_be_loaded_are_refused() {
     let without = TestServer::start(|_| ());
     for path in ["/v1/load_lora_adapter", "/v1/unload_lora_adapter"] {
         let error = without.post(path, &json!({ "lora_name": "a", "lora_path": "a.gguf" })).error(501);
-        assert!(error["message"].as_str().unwrap().contains("--lora-dir"), "{error}");
+        assert!(error["message"].as_str().unwrap().contains("ServeOptions::lora_folder"), "{error}");
     }
 }
 
