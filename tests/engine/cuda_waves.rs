@@ -149,35 +149,42 @@ impl Driver for Dry {
     }
 }
 
-/// Graphs of a model for steps of up to `rows` rows, first the one for single rows: launches with the names
-/// of their kernels.
-fn recordings(gguf: &Gguf, codec: &str, rows: usize, limits: Limits) -> Vec<Vec<(String, Launch)>> {
+/// Graphs of a model for steps of up to some numbers of rows over a cache type, first the one for single rows:
+/// launches with the names of their kernels. Its weights are uploaded once.
+fn recordings(gguf: &Gguf, steps: &[(&str, usize)], limits: Limits) -> Vec<Vec<Vec<(String, Launch)>>> {
     let (kernels, recorded) = (Arc::default(), Arc::default());
     let card = Dry { limits, used: 0, kernels: Arc::clone(&kernels), recorded: Arc::clone(&recorded) };
-    let options = EngineOptions {
-        n_ctx: Some(4096),
-        batch: rows,
-        cache_type_k: codec.parse().unwrap(),
-        cache_type_v: codec.parse().unwrap(),
-        ..EngineOptions::default()
-    };
-    let program = engine::program(gguf, &options).unwrap();
-    let hyper = Hyper::read(gguf.metadata(), program.weights[0].rows).unwrap();
-    let (k, v) = (program.kvs[0].k, program.kvs[0].v);
-    let build = Options { window: options.exact(), ..Options::new(program.limits, k, v) };
-    let model = Model::build(gguf, hyper, &build).unwrap();
     let mut cuda = Cuda::on(Box::new(card));
-    let ids: Vec<_> = model.weights.iter().map(|w| cuda.upload(&w.read().unwrap()).unwrap()).collect();
-    cuda.compile(&program, &ids).unwrap();
-    let (kernels, recorded) = (kernels.lock().unwrap(), recorded.lock().unwrap());
-    let named = |launch: &Launch| (kernels[launch.kernel.0 as usize].clone(), launch.clone());
-    recorded.iter().map(|launches| launches.iter().map(named).collect()).collect()
+    let mut ids = Vec::new();
+    let graphs_of = |&(codec, rows): &(&str, usize)| {
+        let options = EngineOptions {
+            n_ctx: Some(4096),
+            batch: rows,
+            cache_type_k: codec.parse().unwrap(),
+            cache_type_v: codec.parse().unwrap(),
+            ..EngineOptions::default()
+        };
+        let program = engine::program(gguf, &options).unwrap();
+        let hyper = Hyper::read(gguf.metadata(), program.weights[0].rows).unwrap();
+        let (k, v) = (program.kvs[0].k, program.kvs[0].v);
+        let build = Options { window: options.exact(), ..Options::new(program.limits, k, v) };
+        let model = Model::build(gguf, hyper, &build).unwrap();
+        if ids.is_empty() {
+            ids.extend(model.weights.iter().map(|w| cuda.upload(&w.read().unwrap()).unwrap()));
+        }
+        cuda.compile(&program, &ids).unwrap();
+        let kernels = kernels.lock().unwrap();
+        let named = |launch: Launch| (kernels[launch.kernel.0 as usize].clone(), launch);
+        let graphs = std::mem::take(&mut *recorded.lock().unwrap());
+        graphs.into_iter().map(|launches| launches.into_iter().map(named).collect()).collect()
+    };
+    steps.iter().map(graphs_of).collect()
 }
 
-/// All different launches of these graphs.
-fn launches(gguf: &Gguf, codec: &str, rows: usize, limits: Limits) -> Vec<(String, Launch)> {
+/// All different launches of some graphs.
+fn different(graphs: Vec<Vec<(String, Launch)>>) -> Vec<(String, Launch)> {
     let mut found: Vec<(String, Launch)> = Vec::new();
-    for (name, launch) in recordings(gguf, codec, rows, limits).into_iter().flatten() {
+    for (name, launch) in graphs.into_iter().flatten() {
         let same = |(known, other): &(String, Launch)| {
             (known, other.grid, other.shared_bytes) == (&name, launch.grid, launch.shared_bytes)
         };
@@ -216,8 +223,8 @@ fn latent_attention_takes_few_launches() {
     let spec = Spec { n_layers: 1, n_vocab: 1024, ty: by_name("q8_0").unwrap(), ..of };
     let gguf = hollow_of(&spec, dir.path());
     let names = |rows: usize| {
-        let recorded = recordings(&gguf, "f16", rows, CARDS[0].limits());
-        let all = recorded[0].iter().map(|(name, _)| name.clone());
+        let recorded = recordings(&gguf, &[("f16", rows)], CARDS[0].limits());
+        let all = recorded[0][0].iter().map(|(name, _)| name.clone());
         all.skip(1).take_while(|name| !name.starts_with("ffn_in")).collect::<Vec<_>>()
     };
     let of_one = [
@@ -241,9 +248,9 @@ fn waves_are_full_or_have_a_reason() {
         for card in cards() {
             let (major, minor) = card.compute;
             let registers = registers(&format!("sm_{major}{minor}"));
-            let steps = ["f16", "turboquant"].map(|codec| [1, 16, 64].map(|rows| (codec, rows)));
-            for (codec, rows) in steps.into_iter().flatten() {
-                for (kernel, launch) in launches(&gguf, codec, rows, card.limits()) {
+            let steps = ["f16", "turboquant"].map(|codec| [1, 16, 64].map(|rows| (codec, rows))).concat();
+            for (&(_, rows), graphs) in steps.iter().zip(recordings(&gguf, &steps, card.limits())) {
+                for (kernel, launch) in different(graphs) {
                     let registers =
                         *registers.get(&kernel).unwrap_or_else(|| panic!("no budget of {kernel}"));
                     let full = fill(card, &launch, registers);
@@ -276,7 +283,8 @@ fn each_stage_of_a_token_is_one_launch() {
     let gguf = hollow_of(&models()[0], dir.path());
     for codec in ["f16", "turboquant", "turboquant-4"] {
         for card in cards() {
-            let token: Vec<String> = recordings(&gguf, codec, 1, card.limits())
+            let token: Vec<String> = recordings(&gguf, &[(codec, 1)], card.limits())
+                .swap_remove(0)
                 .swap_remove(0)
                 .into_iter()
                 .map(|(name, _)| name)
