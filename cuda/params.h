@@ -266,12 +266,18 @@ struct StepTile {
 };
 
 /* Consecutive rows of one sequence, and the slots of its recurrent states: `from` is read (NO_STATE for a new
- * sequence), `to` is written after the last row. Unused if `rows` is 0. */
+ * sequence), `to` is written after the last row. Unused if `rows` is 0. The states after `n_kept` earlier
+ * rows, the first of them row `first_kept` of the run, are written as well: the slots of all rows of the step
+ * are in the words from `kept` on, counted from the first StepRun. */
 struct StepRun {
     uint32_t first;
     uint32_t rows;
     uint32_t from;
     uint32_t to;
+    uint32_t kept;
+    uint32_t first_kept;
+    uint32_t n_kept;
+    uint32_t reserved;
 };
 
 /* Sampling of a token from one row of logits. */

@@ -42,3 +42,9 @@ DEVICE uint32_t last_seen(const AttendCommon& common, uint32_t r, uint32_t pos) 
 DEVICE uint32_t page_of(const StepTables& step, uint32_t seq, uint32_t pos) {
     return step.pages[seq * step.pages_stride + pos / PAGE_POSITIONS];
 }
+
+// Slot for the state after a row of a run before its last one; NO_STATE if it is not kept.
+DEVICE uint32_t state_after(const StepRun* runs, const StepRun& run, uint32_t row) {
+    if (row - run.first_kept >= run.n_kept) return NO_STATE;
+    return reinterpret_cast<const uint32_t*>(runs)[run.kept + run.first + row];
+}

@@ -53,6 +53,12 @@ KERNEL(conv, ConvParams, CONV_THREADS) {
         conv_output(p, run.first + uint64_t(i), channel, sum);
 #pragma unroll
         for (uint32_t j = 0; j + 1 < CONV_MAX_TAPS; j++) v[j] = v[j + 1];
+        uint32_t slot = state_after(p.runs, run, i);
+        if (slot == NO_STATE) continue;
+#pragma unroll
+        for (uint32_t j = 0; j + 1 < CONV_MAX_TAPS; j++) {
+            if (j < kept) p.tails[(uint64_t(slot) * kept + j) * p.channels + channel] = v[j];
+        }
     }
 #pragma unroll
     for (uint32_t j = 0; j + 1 < CONV_MAX_TAPS; j++) {
@@ -91,6 +97,13 @@ KERNEL(conv_tail, ConvParams, CONV_THREADS) {
     StepRun run = p.runs[blockIdx.y];
     uint32_t channel = blockIdx.x * blockDim.x + threadIdx.x, kept = p.taps - 1;
     if (channel >= p.channels || run.rows == 0) return;
+    for (uint32_t i = run.first_kept; i < run.first_kept + run.n_kept; i++) {
+        uint64_t slot = state_after(p.runs, run, i);
+        for (uint32_t j = 0; j < kept; j++) {
+            float v = conv_input(p, run, int32_t(i + 1 + j) - int32_t(kept), channel);
+            p.tails[(slot * kept + j) * p.channels + channel] = v;
+        }
+    }
     // The oldest first: with a single slot, each row is read before it is overwritten.
     for (uint32_t j = 0; j < kept; j++) {
         float v = conv_input(p, run, int32_t(run.rows + j) - int32_t(kept), channel);

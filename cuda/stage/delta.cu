@@ -129,6 +129,17 @@ DEVICE void delta(const DeltaParams& p, DeltaShared<N>& shared) {
         sum = 0.0f;
         each_quad<kPart>(shared.q + part * kPart, [&](uint32_t i, float q) { sum = fmaf(s[i], q, sum); });
         shared.out[part][col] = sum;
+        uint32_t kept = state_after(p.runs, run, i);
+        if (kept != NO_STATE) {
+            float* to = p.matrices + (uint64_t(kept) * p.n_heads + head) * of_head;
+#pragma unroll
+            for (uint32_t i = 0; i < kPart; i++) to[(part * kPart + i) * N + col] = s[i];
+            if (convolves && (part == 2 || head < p.n_key_heads)) {
+                float* tail = p.tails + uint64_t(kept) * (kTaps - 1) * channels + channel;
+#pragma unroll
+                for (uint32_t j = 1; j < kTaps; j++) tail[(j - 1) * channels] = seen[j];
+            }
+        }
         __syncthreads();
         if (part > 0) continue;
         float o = shared.out[0][col] + shared.out[1][col] + (shared.out[2][col] + shared.out[3][col]);
@@ -326,6 +337,12 @@ DEVICE void delta_scan(const DeltaParams& p, ScanShared<N>* stages) {
             }
             if (row + 1 < n) load(k, rows.k[row + 1]);
             float out = over_lanes(outs);
+            uint32_t kept = state_after(p.runs, run, at + row);
+            if (kept != NO_STATE) {
+                float* to = p.matrices + (uint64_t(kept) * p.n_heads + head) * of_head;
+#pragma unroll
+                for (uint32_t i = 0; i < kPart; i++) to[elem(i) * N + col] = s[i];
+            }
             uint64_t of_row = run.first + at + uint64_t(row);
             if (part == 0) p.out[(of_row * p.n_heads + of_out) * N + col] = out;
         }
@@ -341,6 +358,13 @@ DEVICE void delta_scan(const DeltaParams& p, ScanShared<N>* stages) {
     if (kind > 2 || (kind > 0 && head >= p.n_key_heads)) return;
     uint32_t of_kind = kind == 0 ? values : kind == 1 ? 0 : p.n_key_heads * N;
     uint32_t channel = of_kind + head * N + share * kScanCols + threadIdx.x % kScanCols;
+    for (uint32_t i = run.first_kept; i < run.first_kept + run.n_kept; i++) {
+        float* to = p.tails + uint64_t(state_after(p.runs, run, i)) * (kTaps - 1) * channels + channel;
+#pragma unroll
+        for (uint32_t j = 0; j + 1 < kTaps; j++)
+            to[j * channels] =
+                before_or_in(p, run, int32_t(i + 1 + j) - int32_t(kTaps - 1), channels, channel);
+    }
     float tail[kTaps - 1];
 #pragma unroll
     for (uint32_t j = 0; j + 1 < kTaps; j++)

@@ -78,6 +78,14 @@ RESIDENT_KERNEL(mamba_scan, MambaParams, MAMBA_THREADS, 1) {
                 sums[i % 4] = fmaf(s[i], of_queries[i], sums[i % 4]);
             }
             shared->sums[row][part][col] = (sums[0] + sums[1]) + (sums[2] + sums[3]);
+            uint32_t kept = state_after(p.runs, run, at + row);
+            if (kept == NO_STATE) continue;
+            float* to = p.matrices + (uint64_t(kept) * p.n_heads + head) * of_head;
+#pragma unroll
+            for (uint32_t i = 0; i < MAMBA_PART; i++) {
+                uint32_t key = part * MAMBA_PART + i;
+                if (key < p.key_dim) to[uint64_t(key) * p.head_dim + col] = s[i];
+            }
         }
         __syncthreads();
         for (uint32_t i = threadIdx.x; i < n * p.head_dim; i += blockDim.x) {

@@ -16,7 +16,7 @@ use super::handle::Shared;
 use super::head::HeadType;
 use super::key_stats;
 use super::mtp::{Block, DraftHead, Mtp};
-use super::pages::{Pages, SLOTS, Sliding, exact_pages_for, pages_for};
+use super::pages::{Pages, SLOTS, Sliding, exact_pages_for, pages_for, row_slots};
 use super::pool::{Pooler, RowNorm};
 use super::runner::{Runner, RunnerSlot};
 use super::upload::{Checked, Progress, of_weight, upload};
@@ -49,7 +49,7 @@ pub struct EngineOptions {
     pub outputs: usize,
     /// Maximum number of drafted tokens ([`Speculation`](super::Speculation)) that one step verifies, summed
     /// over its sequences; 0 disables drafting. Each takes a row of logits, and in models with recurrent
-    /// states each sequence takes one more slot.
+    /// states one slot, up to 8; there, each sequence takes one more slot as well.
     pub drafts: usize,
     /// Use of the multi-token prediction (MTP) block, for [`MtpDrafts`](super::MtpDrafts). Only with drafts;
     /// a block that is not used is not loaded.
@@ -312,7 +312,7 @@ impl Engine {
         let Limits { seqs, pages, exact_pages, sliding_pages, states, .. } = program.limits;
         let pages = Pages::new(options.exact(), seqs, pages_for(n_ctx), pages, exact_pages)
             .with_sliding(Sliding::of(&program), sliding_pages)
-            .with_states(states);
+            .with_states(states, row_slots(options.drafts));
         notes.extend(long_context(&hyper, n_ctx));
         notes.extend(of_file);
         notes.extend(other_codec(&program, options));
@@ -616,7 +616,7 @@ fn build(
     }
     if !model.program.states.is_empty() {
         let slots = SLOTS + usize::from(options.drafts > 0);
-        model.program.limits.states = slots * limits.seqs + checkpoints;
+        model.program.limits.states = slots * limits.seqs + checkpoints + row_slots(options.drafts);
     }
     head::retype(&mut model.program, &mut model.weights, options.head_type)?;
     act::round(&mut model.program, options.act_type, &rounding);

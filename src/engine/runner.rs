@@ -177,6 +177,9 @@ impl Runner {
     /// row of the last one, if output is requested.
     pub fn push(&mut self, seq: &Sequence, n: usize, ask: Ask) -> Option<usize> {
         let slot = seq.slot.expect("a sequence that runs has a slot");
+        if ask != Ask::Verify {
+            self.pages.drop_row_states(slot);
+        }
         self.pages.set_second(slot, seq.second);
         self.pages.set_adapters(slot, &seq.adapters);
         self.pages.set_images(slot, seq.images.iter().map(PlacedImage::span));
@@ -291,6 +294,17 @@ impl Runner {
         }
     }
 
+    /// Prepares the recurrent states for a step that verifies the draft of `seq`: the current one is kept,
+    /// and those after its rows are written, too. `false` if no slot is free.
+    pub fn keep_states(&mut self, seq: &Sequence) -> bool {
+        let Some(slot) = seq.slot else { return false };
+        let keeps = self.pages.keep_state(slot);
+        if keeps {
+            self.pages.keep_row_states(slot, seq.missing() - 1, seq.draft.len());
+        }
+        keeps
+    }
+
     /// Number of drafted tokens, up to `most`, that can run after those of `seq`: with free pages only, and
     /// so that a recurrent state can be kept at the end of each full page.
     pub fn draft_room(&self, seq: &Sequence, most: usize) -> usize {
@@ -327,7 +341,7 @@ impl Runner {
     pub fn finish_draft(&mut self, seq: &mut Sequence) {
         seq.draft.clear();
         let Some(slot) = seq.slot else { return };
-        let at = self.pages.resume_position(slot, seq.cached);
+        let at = self.pages.resume_after_draft(slot, seq.cached);
         (seq.again, seq.cached) = (seq.cached - at, at);
         self.pages.release_stale(slot, seq.cached);
         self.trim(seq);

@@ -405,7 +405,7 @@ impl Session {
                 drafts.speculator.drafted(self.seq.draft.len());
             }
         }
-        if !self.seq.draft.is_empty() && !self.engine.runner()?.pages.keep_state(self.slot()) {
+        if !self.seq.draft.is_empty() && !self.engine.runner()?.keep_states(&self.seq) {
             self.seq.draft.clear();
         }
         Ok(self.seq.draft.len())

@@ -203,6 +203,26 @@ impl Program {
                 assert!(apart, "slot {seq}: another sequence uses its state");
             }
         }
+        self.assert_row_states_fit(step);
+    }
+
+    /// [`assert_states_fit`](Self::assert_states_fit) for states after single rows.
+    fn assert_row_states_fit(&self, step: &Step<'_>) {
+        let mut used = Vec::new();
+        for run in step.runs() {
+            let seq = step.rows[run.start].seq;
+            let kept = step.pages.row_states(seq);
+            let end = if kept.slots.is_empty() { 0 } else { kept.first + kept.slots.len() };
+            assert!(end < run.len(), "slot {seq}: states after {end} of {} rows", run.len());
+            used.extend(
+                step.pages.state(seq).into_iter().flat_map(|own| own.from.into_iter().chain([own.to])),
+            );
+        }
+        for slot in step.runs().flat_map(|run| &step.pages.row_states(step.rows[run.start].seq).slots) {
+            let is_there = (*slot as usize) < self.limits.states;
+            assert!(is_there && !used.contains(slot), "state {slot} after a row: in use or not there");
+            used.push(*slot);
+        }
     }
 
     fn check_stage(&self, stage: &Stage) -> Result<(), String> {

@@ -27,7 +27,7 @@ pub use stage::{
     Embed, Expert, Experts, FfnIn, GateAct, HeadProj, LatentIn, Linear, Logits, Lora, Mamba, Norm, NormAdd,
     NormKind, ProjAdd, ProjIn, QkNorm, QueryScale, Rescale, Rope, RopeStyle, STREAMS, Sample, Stage, Xielu,
 };
-pub use step::{AdapterScale, ImageSpan, KvWindow, PAGE, PageTable, Row, StateSlots, Step};
+pub use step::{AdapterScale, ImageSpan, KvWindow, PAGE, PageTable, Row, RowStates, StateSlots, Step};
 pub use vectors::LayerVectors;
 
 use std::ops::Range;

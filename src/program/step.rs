@@ -144,15 +144,16 @@ impl KvWindow {
 /// ([`KvWindow`]) depends only on the row's position, so the result does not depend on how the rows before it
 /// were split into steps.
 ///
-/// If the program has recurrent states, a sequence also has two slots for these ([`StateSlots`]). A sequence
-/// of two texts stores the start of the second one, one with LoRA adapters their scales, and one with images
-/// where their rows are.
+/// If the program has recurrent states, a sequence also has two slots for these ([`StateSlots`]), and more
+/// for the states between the rows of a step ([`RowStates`]). A sequence of two texts stores the start of the
+/// second one, one with LoRA adapters their scales, and one with images where their rows are.
 #[derive(Clone, Debug, Default)]
 pub struct PageTable {
     seqs: Vec<Vec<u32>>,
     exact: Vec<Vec<Option<u32>>>,
     sliding: Vec<Vec<Option<u32>>>,
     states: Vec<Option<StateSlots>>,
+    row_states: Vec<RowStates>,
     seconds: Vec<Option<u32>>,
     adapters: Vec<Arc<[AdapterScale]>>,
     images: Vec<Vec<ImageSpan>>,
@@ -213,6 +214,23 @@ pub struct StateSlots {
     pub to: u32,
 }
 
+/// Slots for the states after some rows of a sequence, before its last one: a sequence whose drafted tokens
+/// are rejected continues from the state after the last accepted row.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RowStates {
+    /// The first of these rows, counted from the sequence's first row in the step.
+    pub first: usize,
+    /// A slot per row. Nothing else in the step uses it.
+    pub slots: Vec<u32>,
+}
+
+impl RowStates {
+    /// The rows with their slots, each as the number of rows up to it.
+    pub fn iter(&self) -> impl Iterator<Item = (usize, u32)> {
+        self.slots.iter().enumerate().map(|(i, slot)| (self.first + i + 1, *slot))
+    }
+}
+
 impl PageTable {
     /// A table of `seqs` empty sequences, each with reserved space for `pages` pages.
     pub fn new(seqs: usize, pages: usize) -> Self {
@@ -221,6 +239,7 @@ impl PageTable {
             exact: (0..seqs).map(|_| Vec::with_capacity(pages)).collect(),
             sliding: (0..seqs).map(|_| Vec::with_capacity(pages)).collect(),
             states: vec![None; seqs],
+            row_states: vec![RowStates::default(); seqs],
             seconds: vec![None; seqs],
             adapters: vec![Arc::default(); seqs],
             images: vec![Vec::new(); seqs],
@@ -291,6 +310,22 @@ impl PageTable {
     /// If the slot does not exist.
     pub fn set_state(&mut self, seq: u32, slots: Option<StateSlots>) {
         self.states[seq as usize] = slots;
+    }
+
+    /// Slots for the states after rows of a sequence before its last one; empty if none are kept.
+    ///
+    /// # Panics
+    /// If the slot does not exist.
+    pub fn row_states(&self, seq: u32) -> &RowStates {
+        &self.row_states[seq as usize]
+    }
+
+    /// Slots for the states after rows of a sequence, mutable.
+    ///
+    /// # Panics
+    /// If the slot does not exist.
+    pub fn row_states_mut(&mut self, seq: u32) -> &mut RowStates {
+        &mut self.row_states[seq as usize]
     }
 
     /// Type of the token at a position, for models with token types: 1 in the second of two texts, 0

@@ -4,7 +4,7 @@
 use sterna::program::{Conv, Limits, Row, StateDecl};
 use support::case::{Case, StepCase, backends, limits, rows, shuffled_pages, ty};
 
-use super::delta::table;
+use super::delta::{kept, table};
 
 /// Gates before and after, bias, SiLU.
 type Options = [bool; 4];
@@ -42,6 +42,12 @@ fn check(channels: usize, taps: usize, [has_before, has_after, has_bias, silu]: 
             step(&[(0, 12, 13), (2, 1, 66), (1, 11, 12)]),
         ),
         (at(&[(0, Some(4), 4), (2, Some(0), 5)]), step(&[(2, 66, 67), (0, 13, 14)])),
+        // Drafts, with the states after the first two rows, from which other rows continue.
+        (kept(at(&[(0, Some(4), 1), (2, Some(5), 5)]), 0, 0, &[0, 3]), step(&[(2, 67, 68), (0, 14, 17)])),
+        (at(&[(0, Some(0), 2)]), step(&[(0, 15, 16)])),
+        (kept(at(&[(0, Some(3), 2)]), 0, 20, &[0, 6]), step(&[(0, 16, 40)])),
+        (at(&[(0, Some(6), 6)]), step(&[(0, 38, 39)])),
+        (at(&[(0, Some(0), 0)]), step(&[(0, 37, 38)])),
     ];
     case.check_each(backends(), &steps);
 }

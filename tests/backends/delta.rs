@@ -3,7 +3,8 @@
 
 use sterna::backend::Backend;
 use sterna::program::{
-    Act, ActQuant, Buf, Delta, FfnIn, Limits, NormKind, PageTable, ProjIn, Row, StateDecl, StateSlots,
+    Act, ActQuant, Buf, Delta, FfnIn, Limits, NormKind, PageTable, ProjIn, Row, RowStates, StateDecl,
+    StateSlots,
 };
 use support::case::{Case, StepCase, backends, few_backends, limits, rows, shuffled_pages, ty};
 
@@ -74,6 +75,12 @@ pub(super) fn table(pages: &PageTable, slots: &[(u32, Option<u32>, u32)]) -> Pag
     pages
 }
 
+/// Adds slots for the states after rows of a sequence, the first of them row `first`.
+pub(super) fn kept(mut pages: PageTable, seq: u32, first: usize, slots: &[u32]) -> PageTable {
+    *pages.row_states_mut(seq) = RowStates { first, slots: slots.to_vec() };
+    pages
+}
+
 /// A layer with the delta nets of a 27B model, with a smaller residual, for one sequence.
 #[cfg(feature = "simt")]
 pub(super) fn nets_of_27b() -> (Case, PageTable) {
@@ -110,6 +117,15 @@ fn check(backends: fn() -> Vec<Box<dyn Backend>>, shapes: &[(usize, usize, usize
             (at(&[(0, Some(4), 4), (1, Some(6), 6)]), net.step_case(1, several(&[(0, 13, 14), (1, 12, 25)]))),
             (at(&[(0, Some(4), 4), (1, Some(6), 6)]), net.step_case(1, several(&[(0, 14, 15), (1, 25, 26)]))),
             (at(&[(1, None, 5)]), net.step_case(IN, rows(1, 0..3))),
+            // Drafts, with the states after the first two rows, from which other rows continue.
+            (
+                kept(at(&[(0, Some(4), 1), (1, Some(5), 5)]), 0, 0, &[0, 3]),
+                net.step_case(1, several(&[(1, 3, 4), (0, 15, 18)])),
+            ),
+            (at(&[(0, Some(0), 2)]), net.step_case(1, rows(0, 16..17))),
+            (kept(at(&[(0, Some(3), 2)]), 0, 20, &[0, 6]), net.step_case(1, rows(0, 17..41))),
+            (at(&[(0, Some(6), 6)]), net.step_case(1, rows(0, 39..40))),
+            (at(&[(0, Some(0), 0)]), net.step_case(1, rows(0, 38..39))),
         ];
         net.case.check_each(backends(), &steps);
     }

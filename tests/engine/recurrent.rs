@@ -8,7 +8,8 @@ use std::sync::Arc;
 use sterna::Error;
 use sterna::backend::{Backend, cpu::Cpu};
 use sterna::engine::{
-    Batch, BatchOptions, BatchStats, Engine, EngineOptions, FewLayers, Request, SeqId, Session,
+    Batch, BatchOptions, BatchStats, Engine, EngineOptions, FewLayers, GenerateOptions, Request, SeqId,
+    Session,
 };
 use sterna::gguf::Gguf;
 use sterna::program::PAGE;
@@ -18,6 +19,7 @@ use support::logits::{all_logits, sequences};
 use support::{golden, npy};
 
 use super::batch::{Output, alone, check_random_schedules, codec, count, finish, greedy, seeded, tokens};
+use super::speculation::Hints;
 
 fn model() -> Gguf {
     Gguf::from_bytes(file().into()).unwrap()
@@ -241,6 +243,72 @@ fn batched_sequences_match_single_ones() {
     }
     assert!(all.prefix.hit_tokens > 0 && all.preemptions > 0 && all.swapped_in > 0, "{all:?}");
     assert!(all.accepted_tokens > 100 && all.drafted_tokens > all.accepted_tokens + 20, "{all:?}");
+}
+
+/// Sequences whose drafts are rejected in part continue from the state after the last accepted row: the text
+/// is the same as without drafts, and the model runs each accepted token once.
+#[test]
+fn rejected_drafts_need_no_second_pass() {
+    let n_tokens = 40;
+    let families = others().into_iter().filter(|(name, _)| ["lfm2", "granitehybrid"].contains(name));
+    for (name, file) in [("qwen35", file())].into_iter().chain(families) {
+        let plain = open_file(&file, &EngineOptions { n_seqs: 2, ..options() });
+        let texts = [1, 2].map(|seed| {
+            let prompt = tokens(seed, 20 + seed as usize);
+            let want = alone(&plain, &prompt, &greedy(n_tokens));
+            (prompt, want)
+        });
+        let devices = ["cuda-simt", "wgpu"].into_iter().filter(|_| name != "granitehybrid");
+        for backend in ["cpu"].into_iter().chain(devices) {
+            let Some(on) = support::case::backend(backend, 2) else { continue };
+            let gguf = Gguf::from_bytes(file.clone().into()).unwrap();
+            let options = EngineOptions { n_seqs: 2, drafts: 8, ..options() };
+            let engine = Engine::on_backend(gguf, &options, on, |_| ()).unwrap();
+            let mut batch = engine.batch(BatchOptions::default()).unwrap();
+            let add = |(prompt, want): &(Vec<u32>, Output)| {
+                let text = [&prompt[..], &want.tokens[..]].concat();
+                let options = GenerateOptions {
+                    speculation: Some(Arc::new(Hints { text, wrong: 4 })),
+                    ..greedy(n_tokens)
+                };
+                batch.add(&Request::new(prompt.clone(), options)).unwrap()[0]
+            };
+            let ids: Vec<SeqId> = texts.iter().map(add).collect();
+            let all = finish(&mut batch);
+            for (id, (_, want)) in ids.iter().zip(&texts) {
+                assert_eq!(all[id], *want, "{name} on {backend}");
+            }
+            let stats = batch.stats();
+            assert_eq!(stats.free_states, stats.states, "{name} on {backend}: a state leaked");
+            assert!(
+                stats.accepted_tokens > 20 && stats.drafted_tokens > stats.accepted_tokens + 15,
+                "{stats:?}"
+            );
+            // The first token of each text follows from its prompt; each step gives one more than it accepts.
+            let n_picked = ids.len() * (n_tokens - 1) - stats.accepted_tokens as usize;
+            assert_eq!(stats.decode_rows, n_picked as u64, "{name} on {backend}: rows ran again");
+        }
+    }
+}
+
+/// Of a draft that is longer than the states kept after rows, some rows run again; the text is the same.
+#[test]
+fn long_drafts_run_some_rows_again() {
+    let plain = open(&options());
+    let prompt = tokens(3, 70);
+    let want = alone(&plain, &prompt, &greedy(56));
+    let engine = open(&EngineOptions { drafts: 30, ..options() });
+    let mut text = [&prompt[..], &want.tokens[..]].concat();
+    // The draft that has it begins more than 8 tokens before.
+    text[118] = (text[118] + 1) % 500;
+    let hints = Hints { text, wrong: usize::MAX };
+    let options = GenerateOptions { speculation: Some(Arc::new(hints)), ..greedy(56) };
+    let mut batch = engine.batch(BatchOptions::default()).unwrap();
+    let id = batch.add(&Request::new(prompt, options)).unwrap()[0];
+    assert_eq!(finish(&mut batch)[&id], want);
+    let stats = batch.stats();
+    assert!(stats.decode_rows > 55 - stats.accepted_tokens, "nothing ran again: {stats:?}");
+    assert!(stats.accepted_tokens > 30, "{stats:?}");
 }
 
 /// A prompt continues from the nearest kept state.

@@ -47,7 +47,7 @@ pub fn run(cx: &mut Cx<'_>, s: &Conv) {
             (kernels.act)(Act::Silu, out);
         }
     });
-    states.keep_tails(runs, u);
+    states.keep_tails(step, runs, u);
 
     let Some(after) = after else { return };
     let (gate, out) = two(cx.bufs, after, out);

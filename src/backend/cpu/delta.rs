@@ -43,27 +43,28 @@ pub fn run(cx: &mut Cx<'_>, s: &Delta) {
             l2(kernels, eps, if is_query { 1.0 / (head_dim as f32).sqrt() } else { 1.0 }, out);
         }
     });
-    states.keep_tails(runs, u);
+    states.keep_tails(step, runs, u);
 
     let (keys, runs) = (&*keys, &*runs);
     let [a, b] = [a, b].map(|buf| cx.bufs[buf].rows(n));
-    let grid = Grid::new(&mut *values, value_cols);
-    let matrices = &mut states.matrices;
     let elems = if head_dim.is_multiple_of(COLUMNS) { COLUMNS } else { HALF_COLUMNS };
-    pool.tiles_and_pieces(runs, grid, elems, matrices, head_dim * elems, |_, mut tile, state| {
-        let head = tile.cols().start / head_dim;
-        for row in tile.rows() {
-            let of_row = &keys[row * key_cols..][..key_cols];
-            let (queries, keys) = of_row.split_at(key_cols / 2);
-            let at = head % n_key_heads * head_dim..(head % n_key_heads + 1) * head_dim;
-            let of_head = DeltaRow {
-                q: &queries[at.clone()],
-                k: &keys[at],
-                decay: exp(decay[head] * softplus(a[row * n_heads + head] + dt[head])),
-                strength: 1.0 / (1.0 + exp(-b[row * n_heads + head])),
-            };
-            (kernels.delta)(of_head, state, tile.row_mut(row));
-        }
+    states.advance(step, pool, runs, |matrices, runs| {
+        let grid = Grid::new(&mut *values, value_cols);
+        pool.tiles_and_pieces(runs, grid, elems, matrices, head_dim * elems, |_, mut tile, state| {
+            let head = tile.cols().start / head_dim;
+            for row in tile.rows() {
+                let of_row = &keys[row * key_cols..][..key_cols];
+                let (queries, keys) = of_row.split_at(key_cols / 2);
+                let at = head % n_key_heads * head_dim..(head % n_key_heads + 1) * head_dim;
+                let of_head = DeltaRow {
+                    q: &queries[at.clone()],
+                    k: &keys[at],
+                    decay: exp(decay[head] * softplus(a[row * n_heads + head] + dt[head])),
+                    strength: 1.0 / (1.0 + exp(-b[row * n_heads + head])),
+                };
+                (kernels.delta)(of_head, state, tile.row_mut(row));
+            }
+        });
     });
 
     let (values, rep) = (&*values, n_heads / n_key_heads);

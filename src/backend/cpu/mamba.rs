@@ -27,14 +27,10 @@ pub fn run(cx: &mut Cx<'_>, s: &Mamba) {
     let bufs = [c, a, out].map(|buf| buf.0 as usize);
     let [c, a, to] = cx.bufs.get_disjoint_mut(bufs).expect("three buffers");
     let (c, a) = (c.rows(n), a.rows(n));
-    let grid = Grid::new(to.rows_mut(n), value_cols);
-    pool.tiles_and_pieces(
-        runs,
-        grid,
-        head_dim,
-        &mut states.matrices,
-        head_dim * key_dim,
-        |_, mut tile, state| {
+    let (to, runs, piece) = (to.rows_mut(n), &*runs, head_dim * key_dim);
+    states.advance(step, pool, runs, |matrices, runs| {
+        let grid = Grid::new(&mut *to, value_cols);
+        pool.tiles_and_pieces(runs, grid, head_dim, matrices, piece, |_, mut tile, state| {
             let head = tile.cols().start / head_dim;
             for row in tile.rows() {
                 let of_row = &c[row * channels..][..channels];
@@ -54,8 +50,8 @@ pub fn run(cx: &mut Cx<'_>, s: &Mamba) {
                     }
                 }
             }
-        },
-    );
+        });
+    });
 
     let norm = norm.as_ref().map(|norm| cx.weights.norm(norm));
     let (z, out) = two(cx.bufs, z, out);

@@ -3,10 +3,11 @@
 use std::ops::Range;
 
 use super::alloc::PartAllocator;
+use super::pool::Pool;
 use crate::memory::STATES_PART;
 use crate::{KvPage, MemoryKind};
 use sterna_cpu_kernels::{Aligned, Allocator};
-use sterna_program::{Limits, StateDecl, Step};
+use sterna_program::{Limits, RowStates, StateDecl, Step};
 
 /// One layer's states.
 pub struct States {
@@ -77,9 +78,18 @@ impl States {
         }
     }
 
-    /// Stores the last rows of `u`, `[rows, channels]`, that the convolution will read again.
-    pub fn keep_tails(&mut self, runs: &[(Range<usize>, usize)], u: &[f32]) {
-        runs.iter().for_each(|(run, slot)| self.keep_tail(run.clone(), *slot, u));
+    /// Stores the last rows of `u`, `[rows, channels]`, that the convolution will read again: of each
+    /// sequence, and of its earlier rows whose states are kept.
+    pub fn keep_tails(&mut self, step: &Step<'_>, runs: &[(Range<usize>, usize)], u: &[f32]) {
+        for (run, slot) in runs {
+            let tail_elems = self.decl.tail_elems();
+            for (n_rows, kept) in row_states(step, run).iter() {
+                let kept = kept as usize;
+                self.tails.copy_within(slot * tail_elems..(slot + 1) * tail_elems, kept * tail_elems);
+                self.keep_tail(run.start..run.start + n_rows, kept, u);
+            }
+            self.keep_tail(run.clone(), *slot, u);
+        }
     }
 
     fn keep_tail(&mut self, run: Range<usize>, slot: usize, u: &[f32]) {
@@ -89,6 +99,59 @@ impl States {
         tail.copy_within(new * channels.., 0);
         tail[(kept - new) * channels..].copy_from_slice(&u[(run.end - new) * channels..run.end * channels]);
     }
+
+    /// Calls `advance` with the matrices and the rows of the sequences, each with its slot: once, or in parts
+    /// that end at the rows whose states are kept.
+    pub fn advance(
+        &mut self,
+        step: &Step<'_>,
+        pool: &Pool,
+        runs: &[(Range<usize>, usize)],
+        mut advance: impl FnMut(&mut [f32], &[(Range<usize>, usize)]),
+    ) {
+        let ends_of = |run: &Range<usize>| {
+            let kept = row_states(step, run);
+            (run.start + kept.first + 1, kept.slots.as_slice())
+        };
+        let n_kept = runs.iter().map(|(run, _)| ends_of(run).1.len()).max().unwrap_or(0);
+        if n_kept == 0 {
+            return advance(&mut self.matrices, runs);
+        }
+        let elems = self.decl.matrix_elems();
+        let mut parts: Vec<(Range<usize>, usize)> = Vec::with_capacity(runs.len());
+        for i in 0..=n_kept {
+            let part = |(run, slot): &(Range<usize>, usize)| {
+                let (first_end, kept) = ends_of(run);
+                let end = |i: usize| if i < kept.len() { first_end + i } else { run.end };
+                (if i == 0 { run.start } else { end(i - 1) }..end(i), *slot)
+            };
+            parts.clear();
+            parts.extend(runs.iter().map(part).filter(|(rows, _)| !rows.is_empty()));
+            advance(&mut self.matrices, &parts);
+            for (run, slot) in runs {
+                if let Some(kept) = ends_of(run).1.get(i) {
+                    copy(pool, &mut self.matrices, elems, *slot, *kept as usize);
+                }
+            }
+        }
+    }
+}
+
+/// Slots for the states after rows of the sequence that has these rows in the step.
+fn row_states<'a>(step: &Step<'a>, run: &Range<usize>) -> &'a RowStates {
+    step.pages.row_states(step.rows[run.start].seq)
+}
+
+/// Copies a slot of `elems` elements to another one.
+fn copy(pool: &Pool, slots: &mut [f32], elems: usize, from: usize, to: usize) {
+    // A task copies 64 KiB.
+    const CHUNK: usize = 1 << 14;
+    let (before, after) = slots.split_at_mut(from.max(to) * elems);
+    let (from, to) = match from < to {
+        true => (&before[from * elems..][..elems], &mut after[..elems]),
+        false => (&after[..elems], &mut before[to * elems..][..elems]),
+    };
+    pool.chunks_mut(to, CHUNK, |i, to| to.copy_from_slice(&from[i * CHUNK..][..to.len()]));
 }
 
 /// The rows that a convolution reads in one step.

@@ -33,6 +33,8 @@ struct Sections {
     changes: usize,
     /// Per sequence slot, for programs with recurrent states.
     runs: Range<usize>,
+    /// Per row, for programs with recurrent states: the slot for the state after it.
+    kept: Range<usize>,
     /// Per row, for programs whose rows see later positions or have token types.
     texts: Range<usize>,
     pages: PagesAt,
@@ -59,13 +61,14 @@ impl Sections {
         let runs = changes + limits.outputs * CHANGES_WORDS;
         let n_runs = if limits.states > 0 { limits.seqs } else { 0 };
         let runs = runs..runs + n_runs * words::<StepRun>();
+        let kept = runs.end..runs.end + if limits.states > 0 { limits.rows } else { 0 };
         let has_types = |(_, stage): &(String, Stage)| matches!(stage, Stage::Embed(s) if s.types.is_some());
         let of_texts = p.sees_ahead() || p.stages.iter().any(has_types);
         let n_texts = if of_texts { limits.rows } else { 0 };
-        let texts = runs.end..runs.end + n_texts * words::<StepText>();
+        let texts = kept.end..kept.end + n_texts * words::<StepText>();
         let pages = PagesAt::new(texts.end, limits);
         let adapters = AdaptersAt::new(pages.end(), p);
-        Self { sampling, rows, outputs, tiles, changes, runs, texts, pages, adapters }
+        Self { sampling, rows, outputs, tiles, changes, runs, kept, texts, pages, adapters }
     }
 }
 
@@ -182,8 +185,18 @@ impl StepMemory {
         picks: &Picks,
         tiling: Option<Tiling>,
     ) -> Result<Tiles, BackendError> {
-        let Sections { sampling, rows, outputs, tiles, changes, ref runs, ref texts, pages, adapters } =
-            self.sections;
+        let Sections {
+            sampling,
+            rows,
+            outputs,
+            tiles,
+            changes,
+            ref runs,
+            ref kept,
+            ref texts,
+            pages,
+            adapters,
+        } = self.sections;
         let mut n_tiles = 0;
         for tile in tiling.into_iter().flat_map(|tiling| device::tiles::tiles(step.rows, tiling)) {
             let tile = StepTile { first: tile.start as u32, rows: tile.len() as u32 };
@@ -237,11 +250,26 @@ impl StepMemory {
         }
         let mut of_step = step.runs();
         for at in runs.clone().step_by(words::<StepRun>()) {
-            let run = of_step.next().map_or(StepRun { first: 0, rows: 0, from: 0, to: 0 }, |run| {
-                let slots = step.pages.state(step.rows[run.start].seq).expect("the step was checked");
-                let from = slots.from.unwrap_or(NO_STATE);
-                StepRun { first: run.start as u32, rows: run.len() as u32, from, to: slots.to }
-            });
+            let Some(run) = of_step.next() else {
+                image.put(at, &<StepRun as bytemuck::Zeroable>::zeroed());
+                continue;
+            };
+            let seq = step.rows[run.start].seq;
+            let slots = step.pages.state(seq).expect("the step was checked");
+            let of_rows = step.pages.row_states(seq);
+            for (n_rows, slot) in of_rows.iter() {
+                image.put(kept.start + run.start + n_rows - 1, &slot);
+            }
+            let run = StepRun {
+                first: run.start as u32,
+                rows: run.len() as u32,
+                from: slots.from.unwrap_or(NO_STATE),
+                to: slots.to,
+                kept: (kept.start - runs.start) as u32,
+                first_kept: of_rows.first as u32,
+                n_kept: of_rows.slots.len() as u32,
+                reserved: 0,
+            };
             image.put(at, &run);
         }
         drop(of_step);
@@ -255,6 +283,7 @@ impl StepMemory {
         image.bring(0..rows + step.rows.len() * words::<StepRow>(), &mut write)?;
         image.bring(outputs..outputs + n_outputs, &mut write)?;
         image.bring(runs.clone(), &mut write)?;
+        image.bring(kept.start..kept.start + step.rows.len().min(kept.len()), &mut write)?;
         image.bring(texts.clone(), &mut write)?;
         image.bring(tiles..tiles + n_tiles * words::<StepTile>(), &mut write)?;
         for output in 0..sampled {

@@ -19,7 +19,7 @@ const HEADER: usize = 17;
 const ROW: usize = 3;
 
 /// Words per run of rows.
-const RUN: usize = 4;
+const RUN: usize = 7;
 
 /// Words per row that only encoders read.
 const ENCODER_ROW: usize = 2;
@@ -42,6 +42,8 @@ struct Sections {
     filled: usize,
     tiles: usize,
     runs: usize,
+    /// Per row, the slot for the state after it.
+    kept: usize,
     /// Rows of encoders; empty for other programs.
     encoder_rows: usize,
     adapters: AdaptersAt,
@@ -58,11 +60,12 @@ impl Sections {
         let tiles = filled + limits.rows;
         let runs = tiles + 2 * limits.rows;
         let n_runs = if limits.states > 0 { limits.seqs } else { 0 };
-        let encoder_rows = runs + n_runs * RUN;
+        let kept = runs + n_runs * RUN;
+        let encoder_rows = kept + if limits.states > 0 { limits.rows } else { 0 };
         let n_encoder_rows = if is_encoder(p) { limits.rows } else { 0 };
         let adapters = AdaptersAt::new(encoder_rows + n_encoder_rows * ENCODER_ROW, p);
         let pages = PagesAt::new(adapters.end(), limits);
-        Self { sampling, rows, outputs, filled, tiles, runs, encoder_rows, adapters, pages }
+        Self { sampling, rows, outputs, filled, tiles, runs, kept, encoder_rows, adapters, pages }
     }
 }
 
@@ -97,6 +100,7 @@ impl StepMemory {
             filled: filled_at,
             tiles,
             runs,
+            kept,
             encoder_rows,
             adapters,
             pages,
@@ -138,10 +142,19 @@ impl StepMemory {
             n_tiles += 1;
         }
         let mut n_runs = 0;
-        for run in step.runs().take((encoder_rows - runs) / RUN) {
-            let slots = step.pages.state(step.rows[run.start].seq).expect("the step was checked");
+        for run in step.runs().take((kept - runs) / RUN) {
+            let seq = step.rows[run.start].seq;
+            let slots = step.pages.state(seq).expect("the step was checked");
             let from = slots.from.unwrap_or(NO_STATE);
-            image.put(runs + n_runs * RUN, &[run.start as u32, run.len() as u32, from, slots.to]);
+            let of_rows = step.pages.row_states(seq);
+            let kept_of_run = kept + run.start;
+            for (n_rows, slot) in of_rows.iter() {
+                image.put(kept_of_run + n_rows - 1, &slot);
+            }
+            let [first, rows] = [run.start, run.len()].map(|n| n as u32);
+            let kept = [kept_of_run, of_rows.first, of_rows.slots.len()].map(|n| n as u32);
+            let words = [first, rows, from, slots.to, kept[0], kept[1], kept[2]];
+            image.put(runs + n_runs * RUN, &words);
             n_runs += 1;
         }
         let n_encoder_rows = step.rows.len().min((adapters.counts - encoder_rows) / ENCODER_ROW);
@@ -159,6 +172,7 @@ impl StepMemory {
         image.bring(tiles..tiles + 2 * n_tiles, &mut write)?;
         image.bring(outputs..outputs + n_outputs, &mut write)?;
         image.bring(runs..runs + n_runs * RUN, &mut write)?;
+        image.bring(kept..kept + step.rows.len().min(encoder_rows - kept), &mut write)?;
         image.bring(encoder_rows..encoder_rows + n_encoder_rows * ENCODER_ROW, &mut write)?;
         let of_adapters = adapters.bring(image, step, &mut write)?;
         image.bring_pages(step.pages, pages, write)?;

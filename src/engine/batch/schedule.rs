@@ -258,8 +258,8 @@ impl Batch {
         let part = &mut step.parts[part];
         let seq = &mut self.tasks[part.task].seq;
         let (n, slot) = (seq.draft.len(), seq.slot.expect("it runs"));
-        let pages = &mut self.runner.pages;
-        if n == 0 || !pages.keep_state(slot) || !pages.grow(slot, seq.tokens.len() + n) {
+        let grown = n > 0 && self.runner.pages.grow(slot, seq.tokens.len() + n);
+        if !grown || !self.runner.keep_states(seq) {
             seq.draft.clear();
             return 0;
         }

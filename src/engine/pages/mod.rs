@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use self::pool::Pool;
 use self::recurrent::Recurrent;
-pub use self::recurrent::SLOTS;
+pub use self::recurrent::{SLOTS, row_slots};
 pub use self::sliding::Sliding;
 use sterna_backend::KvPage;
 use sterna_program::{AdapterScale, ImageSpan, KvWindow, PAGE, PageTable};
@@ -27,6 +27,8 @@ pub struct Pages {
     sliding: Option<Sliding>,
     /// One entry per sequence; empty without recurrent states.
     recurrent: Vec<Recurrent>,
+    /// Free slots of the states' pool that are reserved for states after rows of drafts.
+    row_slots: Vec<u32>,
 }
 
 /// Pool of a page. Saved sessions store the pages of equal positions in this order.
@@ -168,7 +170,7 @@ impl Pages {
         let mut pools = [const { Pool::EMPTY }; PageKind::ALL.len()];
         pools[PageKind::Quantised as usize] = Pool::new(pages);
         pools[PageKind::Exact as usize] = Pool::new(exact);
-        Self { table, pools, window, sliding: None, recurrent: Vec::new() }
+        Self { table, pools, window, sliding: None, recurrent: Vec::new(), row_slots: Vec::new() }
     }
 
     /// Adds a pool of `pages` pages for sliding-window layers.
@@ -282,7 +284,12 @@ impl Pages {
 
     /// True if all pages of all pools are free.
     pub fn is_whole(&self) -> bool {
-        self.pools.iter().all(|pool| pool.n_free() == pool.n_pages())
+        let is_free = |kind| self.pool(kind).n_free() == self.pool(kind).n_pages();
+        let n_states = self.pool(PageKind::State).n_free() + self.row_slots.len();
+        PageKind::ALL.into_iter().all(|kind| match kind {
+            PageKind::State => n_states == self.pool(kind).n_pages(),
+            PageKind::Quantised | PageKind::Sliding | PageKind::Exact => is_free(kind),
+        })
     }
 
     /// True if there are too few free pages of a kind for `seq` to grow to `positions`.

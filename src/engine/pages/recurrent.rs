@@ -1,6 +1,7 @@
 //! Slots of recurrent states. A state cannot be cut back: an earlier one exists only if it was kept. So a
 //! sequence keeps states at the end of full pages, each in its own slot. To resume from a kept state, it
-//! writes the next state to another slot, and nothing is copied.
+//! writes the next state to another slot, and nothing is copied. A step that verifies a draft also writes the
+//! states after its earlier rows, to slots that are reserved for that.
 
 use super::pool::Pool;
 use super::{PageKind, Pages};
@@ -12,6 +13,15 @@ const EVERY: usize = 64 * PAGE;
 /// Maximum number of slots per sequence: the current state, which is also a kept one at the end of a full
 /// page; another kept one; and the one being written.
 pub const SLOTS: usize = 3;
+
+/// Maximum number of slots for states after rows of a draft. Rows of a longer draft, and the rows after the
+/// last of these slots, run again if a later one is rejected.
+const ROW_SLOTS: usize = 8;
+
+/// Number of slots that are reserved for the states after rows of drafts of `drafts` tokens.
+pub fn row_slots(drafts: usize) -> usize {
+    drafts.min(ROW_SLOTS)
+}
 
 /// The states of one sequence.
 #[derive(Debug, Default)]
@@ -37,10 +47,13 @@ impl Recurrent {
 }
 
 impl Pages {
-    /// Adds `states` slots for recurrent states.
+    /// Adds `states` slots for recurrent states, of which `of_rows` are reserved for states after rows of
+    /// drafts.
     #[must_use]
-    pub fn with_states(mut self, states: usize) -> Self {
-        *self.pool_mut(PageKind::State) = Pool::new(states);
+    pub fn with_states(mut self, states: usize, of_rows: usize) -> Self {
+        let mut pool = Pool::new(states);
+        self.row_slots = (0..of_rows.min(states)).filter_map(|_| pool.take()).collect();
+        *self.pool_mut(PageKind::State) = pool;
         let n_seqs = if states > 0 { self.table.n_seqs() } else { 0 };
         self.recurrent = (0..n_seqs).map(|_| Recurrent::default()).collect();
         self
@@ -48,12 +61,13 @@ impl Pages {
 
     /// True if sequences have recurrent states.
     pub fn has_states(&self) -> bool {
-        self.n_states() > 0
+        !self.recurrent.is_empty()
     }
 
-    /// Number of slots for recurrent states.
+    /// Number of slots for recurrent states, without those for rows of drafts.
     pub fn n_states(&self) -> usize {
-        self.pool(PageKind::State).n_pages()
+        let of_rows = (0..self.recurrent.len()).map(|seq| self.table.row_states(seq as u32).slots.len());
+        self.pool(PageKind::State).n_pages() - self.row_slots.len() - of_rows.sum::<usize>()
     }
 
     /// Number of free slots for recurrent states.
@@ -106,6 +120,38 @@ impl Pages {
         is_kept
     }
 
+    /// Makes the next step of `seq` also write the states after `n` of its rows, the first of them row
+    /// `first`, or after fewer if there are not enough slots. Its last row is a later one.
+    pub fn keep_row_states(&mut self, seq: u32, first: usize, n: usize) {
+        self.drop_row_states(seq);
+        let left = self.row_slots.len().saturating_sub(n);
+        let kept = self.table.row_states_mut(seq);
+        kept.first = first;
+        kept.slots.extend(self.row_slots.drain(left..));
+    }
+
+    /// Makes the next step of `seq` write no states after its earlier rows.
+    pub fn drop_row_states(&mut self, seq: u32) {
+        self.row_slots.append(&mut self.table.row_states_mut(seq).slots);
+    }
+
+    /// Called after a step that verified a draft of `seq`, of which only the first `positions` positions
+    /// count: moves the sequence to its newest state there, and returns the number of positions of that.
+    pub fn resume_after_draft(&mut self, seq: u32, positions: usize) -> usize {
+        let Some(own) = self.recurrent.get_mut(seq as usize) else { return positions };
+        let kept = self.table.row_states_mut(seq);
+        let newest = kept.iter().map(|(rows, _)| own.at + rows).take_while(|at| *at <= positions).last();
+        if let (Some(at), Some(next)) = (newest, own.next.take_if(|_| newest.is_some())) {
+            // The slot of the state after all rows is free now: it is reserved in place of this one.
+            let slot = std::mem::replace(&mut kept.slots[at - own.at - kept.first - 1], next);
+            self.pools[PageKind::State as usize].give_back_some(own.live.replace(slot));
+            own.at = at;
+        }
+        self.drop_row_states(seq);
+        self.say_slots(seq);
+        self.resume_position(seq, positions)
+    }
+
     /// Allocates a slot for the state that the next step of `seq` writes; `false` if none is free.
     pub(super) fn take_next(&mut self, seq: u32) -> bool {
         if !self.has_states() {
@@ -140,6 +186,7 @@ impl Pages {
         if !self.has_states() {
             return;
         }
+        self.drop_row_states(seq);
         let pool = &mut self.pools[PageKind::State as usize];
         let own = &mut self.recurrent[seq as usize];
         if let Some(next) = own.next.take() {
@@ -172,6 +219,7 @@ impl Pages {
 
     /// Called after a failed step of `seq`: if the step overwrote its own input state, that state is lost.
     pub fn spoil(&mut self, seq: u32) {
+        self.drop_row_states(seq);
         if !self.has_states() || self.recurrent[seq as usize].next.is_some() {
             return;
         }
@@ -190,6 +238,7 @@ impl Pages {
         let Some(own) = self.recurrent.get_mut(seq as usize) else { return };
         let pool = &mut self.pools[PageKind::State as usize];
         if own.at != positions || positions == 0 {
+            self.row_slots.append(&mut self.table.row_states_mut(seq).slots);
             pool.give_back_some(own.live.take());
             pool.give_back_some(own.next.take());
             own.live =

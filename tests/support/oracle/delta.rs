@@ -40,7 +40,13 @@ impl Oracle<'_> {
                 Some(from) => self.states[at][&from].clone(),
                 None => SlotState::new(&self.p.states[at]),
             };
-            run.for_each(|row| each(self, &mut state, row));
+            let kept = step.pages.row_states(step.rows[run.start].seq);
+            for (i, row) in run.enumerate() {
+                each(self, &mut state, row);
+                if let Some((_, slot)) = kept.iter().find(|(n_rows, _)| *n_rows == i + 1) {
+                    self.states[at].insert(slot, state.clone());
+                }
+            }
             self.states[at].insert(slots.to, state);
         }
     }

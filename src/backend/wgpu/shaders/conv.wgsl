@@ -64,10 +64,15 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
 #if part == "tail"
     let run = step_run(workgroup.y);
     let kept = params.taps - 1u;
-    // The oldest first, so that each row is moved before it is overwritten.
-    for (var j = 0u; j < kept; j++) {
-        let x = seen(run, run.rows + j, channel);
-        states[params.tails_at + (run.to * kept + j) * params.channels + channel] = x;
+    // The last row comes last: its slot may be the one that is read. The oldest history first, so that each
+    // row is moved before it is overwritten.
+    for (var i = 0u; i <= run.n_kept; i++) {
+        let row = select(run.first_kept + i, run.rows - 1u, i == run.n_kept);
+        let to = state_after(run, row);
+        for (var j = 0u; j < kept; j++) {
+            let x = seen(run, row + 1u + j, channel);
+            states[params.tails_at + (to * kept + j) * params.channels + channel] = x;
+        }
     }
 #else
     let row = workgroup.y;

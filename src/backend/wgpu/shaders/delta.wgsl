@@ -5,8 +5,8 @@
 // Delta: the convolution, the recurrence and the gated norm of a delta net, as defined by Stage::Delta.
 //
 // A workgroup owns a head (x) of a run of rows of one sequence (y), and a thread some columns of its matrix
-// S. The first row reads S from the slot of the previous state, the others from the slot that all of them
-// write.
+// S. A row writes S to its own slot, if it has one, or else to the slot of the last row; the next one reads
+// it there.
 #endif
 #set reduce = [("reduce_wide", "vec2<f32>", "add_wide")]
 #include "lib/main.wgsl"
@@ -85,10 +85,15 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
         return;
     }
     let kept = params.taps - 1u;
-    // The oldest first, so that each row is moved before it is overwritten.
-    for (var j = 0u; j < kept; j++) {
-        let x = seen(run.rows + j, channel);
-        states[params.tails_at + (run.to * kept + j) * channels() + channel] = x;
+    // The last row comes last: its slot may be the one that is read. The oldest history first, so that each
+    // row is moved before it is overwritten.
+    for (var i = 0u; i <= run.n_kept; i++) {
+        let row = select(run.first_kept + i, run.rows - 1u, i == run.n_kept);
+        let to = state_after(run, row);
+        for (var j = 0u; j < kept; j++) {
+            let x = seen(row + 1u + j, channel);
+            states[params.tails_at + (to * kept + j) * channels() + channel] = x;
+        }
     }
 }
 #else
@@ -135,11 +140,11 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
     if (params.grouped == 1u) {
         of_out = key_head * (params.n_heads / params.n_key_heads) + head / params.n_key_heads;
     }
-    let to = (run.to * params.n_heads + head) * n * n;
     var origin = (run.origin * params.n_heads + head) * n * n;
     var is_empty = run.origin == NO_STATE;
     for (var i = 0u; i < run.rows; i++) {
         let row = run.first + i;
+        let to = (state_after(run, i) * params.n_heads + head) * n * n;
         var of_query = vec2(0.0, 0.0);
         var of_key = vec2(0.0, 0.0);
         for (var e = thread; e < n; e += THREADS) {

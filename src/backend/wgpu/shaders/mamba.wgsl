@@ -4,8 +4,8 @@
 // Mamba: the recurrence of a Mamba-2 layer, as defined by Stage::Mamba.
 //
 // A workgroup owns a head (x) of a run of rows of one sequence (y), and a thread some columns of its matrix
-// S. The first row reads S from the slot of the previous state, the others from the slot that all of them
-// write.
+// S. A row writes S to its own slot, if it has one, or else to the slot of the last row; the next one reads
+// it there.
 #endif
 #if part == "gate"
 #set reduce = [("reduce_wide", "vec2<f32>", "add_wide")]
@@ -94,11 +94,11 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
     let values = params.n_heads * params.head_dim;
     let channels = values + 2u * params.n_groups * params.key_dim;
     let of_head = params.key_dim * params.head_dim;
-    let to = (run.to * params.n_heads + head) * of_head;
     var origin = (run.origin * params.n_heads + head) * of_head;
     var is_empty = run.origin == NO_STATE;
     for (var i = 0u; i < run.rows; i++) {
         let row = run.first + i;
+        let to = (state_after(run, i) * params.n_heads + head) * of_head;
         let size = softplus(a[row * params.n_heads + head] + constants[params.dt + head]);
         let decay = exp_near(constants[params.decay + head] * size);
         let keys = row * channels + values + group * params.key_dim;

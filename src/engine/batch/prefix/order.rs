@@ -83,7 +83,7 @@ mod tests {
     impl Trial {
         fn new() -> Self {
             let pages = Pages::new(KvWindow::default(), SLOTS as usize, 6, 14, 10);
-            let pages = pages.with_sliding(Some(Sliding::new(100)), 10).with_states(10);
+            let pages = pages.with_sliding(Some(Sliding::new(100)), 10).with_states(10, 0);
             Self { pages, cache: PrefixCache::new(1), salt: "".into(), evicted: [0; PageKind::ALL.len()] }
         }
 

@@ -11,12 +11,17 @@ struct Row {
 }
 
 // Consecutive rows of one sequence, and the slots of its state: `origin` is read before the first row (all
-// bits set if the sequence begins), and `to` is written after the last.
+// bits set if the sequence begins), and `to` is written after the last. The states after `n_kept` earlier
+// rows, the first of them row `first_kept` of the run, are written as well: word `kept` + i has the slot of
+// row i.
 struct Run {
     first: u32,
     rows: u32,
     origin: u32,
     to: u32,
+    kept: u32,
+    first_kept: u32,
+    n_kept: u32,
 }
 
 fn step_rows() -> u32 {
@@ -42,8 +47,18 @@ fn step_row(r: u32) -> Row {
 }
 
 fn step_run(i: u32) -> Run {
-    let at = step[12] + 4u * i;
-    return Run(step[at], step[at + 1u], step[at + 2u], step[at + 3u]);
+    let at = step[12] + 7u * i;
+    return Run(
+        step[at], step[at + 1u], step[at + 2u], step[at + 3u], step[at + 4u], step[at + 5u], step[at + 6u]
+    );
+}
+
+// Slot for the state after row i of a run: that of the run, if no other one is given.
+fn state_after(run: Run, i: u32) -> u32 {
+    if (i - run.first_kept < run.n_kept) {
+        return step[run.kept + i];
+    }
+    return run.to;
 }
 
 #if of_encoder
