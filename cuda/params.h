@@ -35,14 +35,15 @@
 /* No activation; for CombineParams and ExpertsParams. */
 #define ACT_NONE 4
 
-/* Only for CombineParams: multiplies by 1 / (1 + exp(-gate)), with one gate per element or one per row. */
+/* Only for CombineParams: multiplies by 1 / (1 + exp(-gate)), by ln(1 + exp(gate)), or by the gate itself. */
 #define ACT_GATE 5
-#define ACT_SHARE 6
-/* Likewise: multiplies by the gate itself. */
+#define ACT_SOFTPLUS 6
 #define ACT_TIMES 8
 
 /* Only for CombineParams: GELU with erf. */
 #define ACT_GELU 7
+/* Likewise: xIELU with the numbers of CombineParams. */
+#define ACT_XIELU 9
 
 /* StepRow::output of a row that needs no logits. */
 #define NO_OUTPUT 0xffffffff
@@ -740,7 +741,7 @@ struct StampParams {
 /* Combines rows of products into the output of a stage. */
 struct CombineParams {
     struct StepTables step;
-    /* [rows, cols] each, or [rows] for the gate of ACT_SHARE; `gate` may be null, and `y` may be `out`. */
+    /* [rows, cols] each, and [rows, cols / run] for the gate, which may be null; `y` may be `out`. */
     POINTER(const float) gate;
     POINTER(const float) y;
     POINTER(float) out;
@@ -750,6 +751,14 @@ struct CombineParams {
     uint32_t add;
     /* Rows of products per batch row. */
     uint32_t each;
+    /* Neighbouring elements of a row that share an element of the gate. */
+    uint32_t run;
+    /* Numbers of ACT_XIELU. */
+    float positive;
+    float negative;
+    float beta;
+    float eps;
+    uint32_t reserved;
 };
 
 /* Rows that are normalised and rotated (Hadamard), or rotated back, in blocks of `block` columns. */

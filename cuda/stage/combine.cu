@@ -1,6 +1,7 @@
 // Combine: makes the output of a stage from its products: out[r] = act(gate[r]) * y[r]; act(y[r]) without a
-// gate; or out[r] += y[r]. Or applies a gate: out[r] = y[r] / (1 + exp(-gate[r])); or
-// factors: out[r] = gate[r] * y[r].
+// gate; or out[r] += y[r]. Or applies a gate: out[r] = y[r] / (1 + exp(-gate[r])), or
+// out[r] = y[r] * ln(1 + exp(gate[r])); or factors: out[r] = gate[r] * y[r]. An element of the gate may be for
+// several columns.
 //
 // For stages whose layers have no common fused kernel: `logits` of each layer's type computes the products of
 // the batch rows, or `experts` those of their slots. A thread owns some columns of a row: x = share of the
@@ -19,22 +20,33 @@ DEVICE float gelu(float x) {
     return x * (x < 0.0f ? half : 1.0f - half);
 }
 
+// positive x^2 + beta x above 0, else negative (exp(min(x, eps)) - 1 - x) + beta x.
+DEVICE float xielu(const CombineParams& p, float x) {
+    float curve = x > 0.0f ? p.positive * x * x : (expm1f(x > p.eps ? p.eps : x) - x) * p.negative;
+    return curve + p.beta * x;
+}
+
 KERNEL(combine, CombineParams, COMBINE_THREADS) {
     let_next_kernel_start();
     wait_for_previous_kernel();
     uint32_t r = blockIdx.z;
     if (r >= p.step.counts->rows * p.each) return;
     for (uint32_t col = blockIdx.x * blockDim.x + threadIdx.x; col < p.cols; col += gridDim.x * blockDim.x) {
-        uint64_t at = uint64_t(r) * p.cols + col;
+        uint64_t at = uint64_t(r) * p.cols + col, of_gate = at;
+        if (p.run != 1) of_gate = uint64_t(r) * (p.cols / p.run) + col / p.run;
         // All loads are issued before the first is waited for.
-        float y = p.y[at], gate = p.gate ? p.gate[p.act == ACT_SHARE ? r : at] : 0.0f;
+        float y = p.y[at], gate = p.gate ? p.gate[of_gate] : 0.0f;
         float there = p.add ? p.out[at] : 0.0f;
-        if (p.act == ACT_GATE || p.act == ACT_SHARE) {
+        if (p.act == ACT_GATE) {
             y /= 1.0f + expf(-gate);
+        } else if (p.act == ACT_SOFTPLUS) {
+            y *= gate > 20.0f ? gate : log1pf(expf(gate));
         } else if (p.act == ACT_TIMES) {
             y *= gate;
         } else if (p.act == ACT_GELU) {
             y = p.gate ? gelu(gate) * y : gelu(y);
+        } else if (p.act == ACT_XIELU) {
+            y = p.gate ? xielu(p, gate) * y : xielu(p, y);
         } else if (p.act != ACT_NONE) {
             y = p.gate ? gated(p.act, gate, y) : activated(p.act, y);
         }

@@ -1,4 +1,4 @@
-//! Multi-head latent attention on every backend, and experts of a latent vector on the CPU, compared with the
+//! Multi-head latent attention and experts of a latent vector on every backend, compared with the
 //! oracle.
 
 use ggml_types::kv_by_name;
@@ -8,7 +8,7 @@ use sterna::program::{
     RopeStyle, Row,
 };
 use support::case::{
-    Case, StepCase, backend, backends, cpus, few_backends, limits, rows, shuffled_pages, simt, ty,
+    Case, StepCase, backend, backends, few_backends, limits, rows, shuffled_pages, simt, ty,
 };
 
 const DIM: usize = 64;
@@ -183,15 +183,6 @@ fn experts_of_a_latent_vector_match_the_oracle() {
         let inputs = vec![(x, case.numbers.values(n_rows * DIM)), (input, case.numbers.values(n_rows * 32))];
         let rows = rows(0, 0..n_rows as u32);
         let step = StepCase { rows, stages: 0..1, inputs, read: vec![x, out] };
-        case.check(cpus(&[1, 4]), &shuffled_pages(1, 1), &[step]);
-    }
-}
-
-#[test]
-fn devices_reject_experts_of_a_latent_vector_by_name() {
-    let (case, _) = experts(1, false);
-    for device in simt(1).into_iter().chain(backend("wgpu", 1)) {
-        let message = device.plan(&case.p).map(drop).expect_err("no kernels").to_string();
-        assert!(message.contains("those of a latent vector") && message.contains("backend cpu"), "{message}");
+        case.check(backends(), &shuffled_pages(1, 1), &[step]);
     }
 }

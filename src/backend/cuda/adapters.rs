@@ -243,7 +243,7 @@ impl Op for OfTokens<'_> {
 /// # Errors
 /// The missing feature, for a message.
 pub fn kernels_of_experts(p: &Program, s: &Experts) -> Result<Vec<KernelName>, String> {
-    kernels(p, s.experts.iter().flat_map(Expert::layers), Some(&s.norm))
+    kernels(p, s.experts.iter().flat_map(Expert::layers), input_of(s).norm)
 }
 
 /// Adds the products of the pairs of some layers of all experts, numbered as in [`LAYERS`] and each with its
@@ -270,7 +270,12 @@ pub fn of_slots(
 
 /// The launches that normalise the experts' input for their pairs, and where it is then.
 pub fn input_of_experts(cx: &Cx<'_>, s: &Experts) -> (Vec<Launch>, Address) {
-    let input = Input { x: s.x, norm: Some(&s.norm), rows: RowsOf::Step };
-    let (launches, (x, _)) = normalised(cx, &input, &s.experts[0].up);
+    let (launches, (x, _)) = normalised(cx, &input_of(s), &s.experts[0].up);
     (launches, x)
+}
+
+/// The experts' input, which is not normalised if it is a latent vector.
+fn input_of(s: &Experts) -> Input<'_> {
+    let norm = s.input.is_none().then_some(&s.norm);
+    Input { x: s.input.unwrap_or(s.x), norm, rows: RowsOf::Step }
 }

@@ -13,7 +13,7 @@ use super::kv::{self, KvLayout, VectorForm, stride};
 use super::occupancy;
 use super::op::{Op, Ops};
 use super::params::{
-    ACT_GATE, ATTEND_HEADS, ATTEND_LEAST, ATTEND_MMA_BLOCKS_SHARED_BYTES_64,
+    ACT_GATE, ACT_SOFTPLUS, ATTEND_HEADS, ATTEND_LEAST, ATTEND_MMA_BLOCKS_SHARED_BYTES_64,
     ATTEND_MMA_BLOCKS_SHARED_BYTES_128, ATTEND_MMA_BLOCKS_SHARED_BYTES_256, ATTEND_MMA_CODES_RESIDENT,
     ATTEND_MMA_CODES_SHARED_BYTES_64, ATTEND_MMA_CODES_SHARED_BYTES_128, ATTEND_MMA_CODES_SHARED_BYTES_256,
     ATTEND_MMA_HEADS, ATTEND_MMA_RESIDENT, ATTEND_MMA_SHARED_BYTES_64, ATTEND_MMA_SHARED_BYTES_128,
@@ -209,7 +209,7 @@ fn most_seen(window: Option<u32>) -> u32 {
 
 fn common(cx: &Cx<'_>, s: &Attend) -> AttendCommon {
     // The cache is in the parameters of each kernel; the gate is a separate launch.
-    // `kernels` refuses whole images and softplus.
+    // `kernels` refuses whole images.
     let Attend {
         q,
         kv: _,
@@ -286,7 +286,14 @@ impl Cut {
 
 pub fn lower<'a>(p: &Program, s: &'a Attend) -> Ops<'a> {
     let (out, cols) = (Place::Buf(s.out), p.buf_decl(s.out).cols);
-    let gate = s.gate.map(|gate| Combine::by_gate(Place::Buf(gate), out, cols, ACT_GATE));
+    let act = match s.gate_act {
+        GateAct::Sigmoid => ACT_GATE,
+        GateAct::Softplus => ACT_SOFTPLUS,
+    };
+    let gate = s.gate.map(|gate| {
+        let run = cols / p.buf_decl(gate).cols;
+        Combine::by_gate(Place::Buf(gate), out, cols, act, run)
+    });
     let gate = gate.map(|gate| Box::new(gate) as Box<dyn Op>);
     [Box::new(s) as Box<dyn Op>].into_iter().chain(gate).collect()
 }
@@ -297,11 +304,6 @@ impl Op for &Attend {
         kv::check(decl)?;
         if self.whole_images {
             return Err("attend__whole_images".to_owned());
-        }
-        if self.gate.is_some() && self.gate_act == GateAct::Softplus {
-            return Err(
-                "attend: a gate with softplus (Laguna) runs on the CPU and on wgpu, not on CUDA".to_owned()
-            );
         }
         let of_tiles = by_tiles(decl, limits).map(|(tiles, _)| tiles.kernel(kv::kernel("attend", decl)));
         Ok([by_rows(decl).kernel].into_iter().chain(of_tiles).collect())

@@ -6,9 +6,10 @@ use super::driver::{Launch, Limits};
 use super::kernel_name::KernelName;
 use super::op::Op;
 use super::params::{
-    ACT_CLAMPED_SWIGLU, ACT_GELU, ACT_GELU_TANH, ACT_RELU2, ACT_SILU, COMBINE_THREADS, CombineParams,
+    ACT_CLAMPED_SWIGLU, ACT_GELU, ACT_GELU_TANH, ACT_NONE, ACT_RELU2, ACT_SILU, ACT_XIELU, COMBINE_THREADS,
+    CombineParams,
 };
-use sterna_program::{Act, Program};
+use sterna_program::{Act, Program, Xielu};
 
 pub const KERNEL: KernelName = KernelName::single("combine");
 
@@ -26,13 +27,28 @@ pub struct Combine {
     pub add: bool,
     /// Rows of products per row of the step.
     pub each: usize,
+    /// Neighbouring elements of a row that share an element of the gate.
+    pub run: usize,
+    /// Numbers of `ACT_XIELU`.
+    pub xielu: Option<Xielu>,
 }
 
 impl Combine {
-    /// Multiplies rows of `cols` elements by the sigmoid of a gate: element by element (`ACT_GATE`), or a
-    /// whole row by its only gate (`ACT_SHARE`); or by the gate itself (`ACT_TIMES`).
-    pub fn by_gate(gate: Place, out: Place, cols: usize, act: u32) -> Self {
-        Self { gate: Some(gate), y: out, out, cols, act, add: false, each: 1 }
+    /// The activation function of products `y`, or of their gate, by which they are multiplied.
+    pub fn by_act(of: Act, gate: Option<Place>, y: Place, cols: usize) -> Self {
+        let xielu = if let Act::Xielu(numbers) = of { Some(numbers) } else { None };
+        Self { gate, y, out: y, cols, act: act(of), add: false, each: 1, run: 1, xielu }
+    }
+
+    /// Multiplies rows of `cols` elements by the sigmoid of a gate (`ACT_GATE`), by its softplus
+    /// (`ACT_SOFTPLUS`) or by the gate itself (`ACT_TIMES`): runs of `run` elements by an element each.
+    pub fn by_gate(gate: Place, out: Place, cols: usize, act: u32, run: usize) -> Self {
+        Self { gate: Some(gate), y: out, out, cols, act, add: false, each: 1, run, xielu: None }
+    }
+
+    /// Adds products to `out`.
+    pub fn sum(y: Place, out: Place, cols: usize) -> Self {
+        Self { gate: None, y, out, cols, act: ACT_NONE, add: true, each: 1, run: 1, xielu: None }
     }
 }
 
@@ -44,7 +60,7 @@ pub fn act(act: Act) -> u32 {
         Act::Gelu => ACT_GELU,
         Act::GeluTanh => ACT_GELU_TANH,
         Act::ClampedSwiglu => ACT_CLAMPED_SWIGLU,
-        Act::Xielu(_) => unreachable!("the plan rejects it"),
+        Act::Xielu(_) => ACT_XIELU,
     }
 }
 
@@ -54,7 +70,9 @@ impl Op for Combine {
     }
 
     fn launches(&self, cx: &Cx<'_>) -> Vec<Launch> {
-        let Self { gate, y, out, cols, act, add, each } = *self;
+        let Self { gate, y, out, cols, act, add, each, run, xielu } = *self;
+        let numbers = Xielu { positive: 0.0, negative: 0.0, beta: 0.0, eps: 0.0 };
+        let Xielu { positive, negative, beta, eps } = xielu.unwrap_or(numbers);
         let params = CombineParams {
             step: cx.tables(),
             gate: gate.map_or(0, |gate| cx.address(gate)),
@@ -64,6 +82,12 @@ impl Op for Combine {
             act,
             add: u32::from(add),
             each: each as u32,
+            run: run as u32,
+            positive,
+            negative,
+            beta,
+            eps,
+            reserved: 0,
         };
         vec![Launch {
             kernel: cx.kernel(KERNEL),

@@ -47,9 +47,11 @@ struct Layer<'a> {
     /// Index in the table.
     at: usize,
     act: u32,
-    /// The input and its norm. If there is a norm, the input has the rows of the step.
+    /// The input and its norm.
     x: Address,
     norm: Option<&'a Norm>,
+    /// True if the input has the rows of the step, false if it has those of slots.
+    of_step: bool,
     out: Address,
 }
 
@@ -139,7 +141,7 @@ fn launch(
     blocks: &Blocks,
     change: impl FnOnce(&mut ExpertsParams),
 ) -> Launch {
-    let Layer { linear, at, act, x, norm, out } = *layer;
+    let Layer { linear, at, act, x, norm, of_step, out } = *layer;
     let products = products(cx.p, linear).expect("it was uploaded");
     let decl = cx.p.weight_decl(linear.w);
     let mut params = ExpertsParams {
@@ -164,7 +166,7 @@ fn launch(
         act,
         outputs: decl.rows as u32,
         chunks: products.chunks(decl.cols) as u32,
-        of_step: u32::from(norm.is_some()),
+        of_step: u32::from(of_step),
         adds: 1,
     };
     change(&mut params);
@@ -212,11 +214,6 @@ fn adapters_of_router(s: &Experts, logits: Place) -> Ops<'_> {
 impl Op for Mixed<'_> {
     fn kernels(&self, p: &Program, limits: Limits) -> Result<Vec<KernelName>, String> {
         let Self { s, adapted } = *self;
-        if s.input.is_some() {
-            let what =
-                "experts: those of a latent vector (Nemotron 3 Super) run only on the CPU (backend cpu)";
-            return Err(what.to_owned());
-        }
         let mut names = router(s, Place::Kept(0)).kernels(p, limits)?;
         if s.experts.len() > EXPERTS_MAX as usize || s.n_used > EXPERTS_MAX_USED as usize {
             return Err(format!("more than {EXPERTS_MAX} experts, or more than {EXPERTS_MAX_USED} per row"));
@@ -288,7 +285,7 @@ impl Op for Mixed<'_> {
             ref experts,
             n_used,
             act,
-            input: _,
+            input,
             out,
         } = *s;
         let routes_first = !routing.is_softmax_of_chosen();
@@ -298,12 +295,21 @@ impl Op for Mixed<'_> {
         let x = cx.buf(buf);
         let first = &experts[0];
         let (dim, ffn_dim) = (p.buf_decl(buf).cols, p.weight_decl(first.up.w).rows);
-        let norm = Some(norm);
+        // Experts of a latent vector have it as it is.
+        let (of_experts, norm) = input.map_or((x, Some(norm)), |input| (cx.buf(input), None));
         let mut all = Vec::new();
         if sorted {
             // The router runs as an expert that every row uses, in tiles of neighbouring rows.
             let norm = Some(s.norm_of_router());
-            let of_all = Layer { linear: router, at: entries(s) - 1, act: ACT_NONE, x, norm, out: logits };
+            let of_all = Layer {
+                linear: router,
+                at: entries(s) - 1,
+                act: ACT_NONE,
+                x,
+                norm,
+                of_step: true,
+                out: logits,
+            };
             let work = Work::new(experts.len(), false).in_octets(true);
             let chunks = self::products(p, router).expect("it was uploaded").chunks(dim);
             let lanes_log2 = geometry::lanes_log2(cx.limits, chunks, work);
@@ -328,8 +334,15 @@ impl Op for Mixed<'_> {
         };
         let choose =
             |params: &mut ExpertsParams| params.logits = if sorted || routes_first { 0 } else { logits };
-        let of =
-            |at: usize, act: u32, out: Address| Layer { linear: LAYERS[at](first), at, act, x, norm, out };
+        let of = |at: usize, act: u32, out: Address| Layer {
+            linear: LAYERS[at](first),
+            at,
+            act,
+            x: of_experts,
+            norm,
+            of_step: true,
+            out,
+        };
         // Adapters change the products before the activation function.
         let is_apart = adapted && has_adapters(s, &[0, UP]);
         if has_pairs(p, s) && !is_apart {
@@ -350,19 +363,13 @@ impl Op for Mixed<'_> {
                 all.extend(norms);
                 all.extend(adapters::of_slots(cx, s, &layers, x, true));
             }
-            let of_slots = Combine {
-                gate: first.gate.as_ref().map(|_| Place::At(gates)),
-                y: Place::At(hidden),
-                out: Place::At(hidden),
-                cols: ffn_dim,
-                act: combine::act(act),
-                add: false,
-                each: n_used,
-            };
+            let gate = first.gate.as_ref().map(|_| Place::At(gates));
+            let of_row = Combine::by_act(act, gate, Place::At(hidden), ffn_dim);
+            let of_slots = Combine { each: n_used, ..of_row };
             all.extend(of_slots.launches(cx));
         }
         let (to, adds) = (cx.buf(out.unwrap_or(buf)), u32::from(out.is_none()));
-        let down = Layer { x: hidden, norm: None, ..of(DOWN, ACT_NONE, products) };
+        let down = Layer { x: hidden, norm: None, of_step: false, ..of(DOWN, ACT_NONE, products) };
         let has_more = adapted && has_adapters(s, &[DOWN]);
         all.push(launch(cx, s, &down, &blocks(DOWN), |params| {
             if !sorted && !has_more {
@@ -375,8 +382,9 @@ impl Op for Mixed<'_> {
         }
         if sorted || has_more {
             let routes = routes(cx, s);
-            let params = MixParams { step: cx.tables(), routes, products, x: to, cols: dim as u32, adds };
-            all.push(by_row(cx, MIX, [dim.div_ceil(MIX_THREADS as usize), rows], MIX_THREADS, &params));
+            let cols = p.weight_decl(first.down.w).rows;
+            let params = MixParams { step: cx.tables(), routes, products, x: to, cols: cols as u32, adds };
+            all.push(by_row(cx, MIX, [cols.div_ceil(MIX_THREADS as usize), rows], MIX_THREADS, &params));
         }
         all
     }

@@ -1,7 +1,7 @@
 //! Norm and the first half of the feed-forward network: a row of the gate and the same row of up share a
-//! warp. If no kernel computes both, they are multiplied separately. The same goes for GELU with erf, which
-//! only `combine` implements: in the kernels of the stage it would cost registers and time for all other
-//! activations.
+//! warp. If no kernel computes both, they are multiplied separately. The same goes for GELU with erf and
+//! xIELU, which only `combine` implements: in the kernels of the stage they would cost registers and time for
+//! all other activations.
 
 use super::adapters;
 use super::combine::{self, Combine};
@@ -12,7 +12,7 @@ use super::linear::geometry::Work;
 use super::linear::layers::Layers;
 use super::linear::{self, Input};
 use super::op::{Op, Ops};
-use super::params::{ACT_SHARE, ACT_TIMES, FfnInParams};
+use super::params::{ACT_GATE, ACT_TIMES, FfnInParams};
 use super::weight::{NO_LINEAR, layer_params};
 use crate::Macs;
 use sterna_program::{Act, FfnIn, Linear, Program, RowsOf};
@@ -33,25 +33,24 @@ pub fn lower<'a>(p: &Program, s: &'a FfnIn, adapted: bool) -> Ops<'a> {
     };
     let has_adapters = adapted && linears(s).iter().any(|linear| !linear.lora.is_empty());
     let mut ops: Ops<'a> = Vec::new();
-    if matches!(act, Act::Xielu(_)) || cutoff.is_some() {
-        // Its `kernels` rejects the activation function and the cutoff.
+    if cutoff.is_some() {
+        // Its `kernels` rejects the cutoff.
         return vec![Box::new(Fused(s))];
     }
-    let is_fused = act != Act::Gelu && linear::together(p, &linears(s)).is_some();
+    let is_fused = !matches!(act, Act::Gelu | Act::Xielu(_)) && linear::together(p, &linears(s)).is_some();
     if is_fused && !has_adapters {
         ops.push(Box::new(Fused(s)));
     } else {
         let gate = gate.as_ref().map(|gate| (gate, Place::Kept(0)));
         let layers = gate.into_iter().chain([(up, h)]).collect();
         ops.extend(products(layers, is_fused.then(|| work(p, s))));
-        let (gate, act) = (gate.map(|(_, at)| at), combine::act(act));
-        ops.push(Box::new(Combine { gate, y: h, out: h, cols, act, add: false, each: 1 }));
+        ops.push(Box::new(Combine::by_act(act, gate.map(|(_, at)| at), h, cols)));
     }
     if let Some(share) = share {
         ops.extend(products(vec![(share, Place::Kept(0))], None));
-        ops.push(Box::new(Combine::by_gate(Place::Kept(0), h, cols, ACT_SHARE)));
+        ops.push(Box::new(Combine::by_gate(Place::Kept(0), h, cols, ACT_GATE, cols)));
     }
-    let times = times.map(|times| Combine::by_gate(Place::Buf(times), h, cols, ACT_TIMES));
+    let times = times.map(|times| Combine::by_gate(Place::Buf(times), h, cols, ACT_TIMES, 1));
     ops.extend(times.map(|times| Box::new(times) as Box<dyn Op>));
     ops
 }
@@ -72,11 +71,6 @@ fn input(s: &FfnIn) -> Input<'_> {
 
 impl Op for Fused<'_> {
     fn kernels(&self, p: &Program, _: Limits) -> Result<Vec<KernelName>, String> {
-        if matches!(self.0.act, Act::Xielu(_)) {
-            return Err(
-                "xielu: the activation function xIELU runs on the CPU and on wgpu, not on CUDA".to_owned()
-            );
-        }
         if self.0.cutoff.is_some() {
             return Err(
                 "ffn_in: a gate with a cutoff (Gemma 3n) runs only on the CPU (backend cpu)".to_owned()

@@ -91,7 +91,7 @@ impl Mixture {
             logits: largest(&|s| [rows, s.experts.len()], 4)?,
             gates: largest(&|s| [gates(s), ffn_dim(s)], 4)?,
             hidden: largest(&|s| [slots(s), ffn_dim(s)], 4)?,
-            products: largest(&|s| [slots(s), p.buf_decl(s.x).cols], 4)?,
+            products: largest(&|s| [slots(s), p.weight_decl(s.experts[0].down.w).rows], 4)?,
             choices: largest(&|s| [slots(s), 1], size_of::<ExpertChoice>())?,
             tiles: largest(&|s| [most_tiles(s, rows), 1], size_of::<ExpertTile>())?,
             n_tiles: largest(&|_| [1, 1], 4)?,

@@ -10,7 +10,7 @@ use super::linear::geometry::Work;
 use super::linear::layers::Layers;
 use super::linear::{self, Input};
 use super::op::{Op, Ops};
-use super::params::{ACT_NONE, ProjAddParams};
+use super::params::ProjAddParams;
 use super::post_norm::PostNorm;
 use super::weight::layer_params;
 use crate::Macs;
@@ -39,7 +39,7 @@ pub fn lower<'a>(p: &Program, s: &'a ProjAdd, adapted: bool) -> Ops<'a> {
         ops.push(Box::new(PostNorm { norms, product, x, cols, scale }));
     } else {
         let out = Place::Buf(x);
-        ops.push(Box::new(Combine { gate: None, y: product, out, cols, act: ACT_NONE, add: true, each: 1 }));
+        ops.push(Box::new(Combine::sum(product, out, cols)));
     }
     ops
 }

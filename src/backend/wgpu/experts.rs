@@ -16,12 +16,9 @@ use sterna_program::{
     ActQuant, Expert, Experts, Gating, Groups, Linear, Program, Routing, RowsOf, Stage, Weight,
 };
 
-const LATENT: &str = "experts: those of a latent vector (Nemotron 3 Super) run only on the CPU (backend cpu)";
-
 pub fn missing(cx: &Device<'_>, p: &Program, s: &Experts) -> Vec<String> {
     let mut missing = linear::missing(cx, p, "experts", &[&s.router]);
     missing.extend(super::ffn_in::missing(s.act, true, None));
-    missing.extend(s.input.map(|_| LATENT.to_owned()));
     if s.experts.len() > MAX_EXPERTS {
         missing.push(format!("more than {MAX_EXPERTS} experts"));
     }
@@ -52,7 +49,8 @@ pub fn missing(cx: &Device<'_>, p: &Program, s: &Experts) -> Vec<String> {
 /// Bytes of the router's products, of the hidden rows of all experts, or of their products, whichever is
 /// largest.
 pub fn fresh_bytes(p: &Program, s: &Experts) -> u64 {
-    let hidden = p.weight_decl(s.experts[0].up.w).rows.max(p.buf_decl(s.x).cols);
+    let Expert { gate: _, up, down } = &s.experts[0];
+    let hidden = p.weight_decl(up.w).rows.max(p.weight_decl(down.w).rows);
     let products = slots(p, s).saturating_mul(hidden);
     4 * products.max(p.limits.rows.saturating_mul(s.experts.len())) as u64
 }
@@ -124,7 +122,6 @@ struct Products<'a> {
 }
 
 pub fn dispatches<'a>(cx: &Cx<'a>, s: &'a Experts) -> Vec<Dispatch<'a>> {
-    // `missing` refuses an input of their own.
     let Experts {
         x,
         ref norm,
@@ -134,14 +131,18 @@ pub fn dispatches<'a>(cx: &Cx<'a>, s: &'a Experts) -> Vec<Dispatch<'a>> {
         ref experts,
         n_used,
         act,
-        input: _,
+        input: latent,
         out,
     } = *s;
-    let (memory, dim) = (cx.memory, cx.p.buf_decl(x).cols);
+    // The width of the sum, which is a latent vector if the experts' input is.
+    let (memory, dim) = (cx.memory, cx.p.weight_decl(experts[0].down.w).rows);
     let (n_experts, n_used) = (experts.len(), n_used as u32);
     let ffn_dim = cx.p.weight_decl(experts[0].up.w).rows;
-    let input = Input { x, norm: Some(norm), rows: RowsOf::Step };
-    let input_of_router = Input { norm: Some(s.norm_of_router()), ..input };
+    let input_of_router = Input { x, norm: Some(s.norm_of_router()), rows: RowsOf::Step };
+    let input = match latent {
+        Some(x) => Input { x, norm: None, ..input_of_router },
+        None => Input { norm: Some(norm), ..input_of_router },
+    };
     let (fresh, routes) = (&memory.fresh, &memory.routes);
     let of_router = Layer { linear: router, out: fresh, out_cols: n_experts, out_at: 0, what: 0 };
     // Products that are stored unchanged use the kernel of the logits.
@@ -165,7 +166,7 @@ pub fn dispatches<'a>(cx: &Cx<'a>, s: &'a Experts) -> Vec<Dispatch<'a>> {
     let gates = experts[0].gate.as_ref().and_then(|_| of_all.next());
     let [ups, downs] = std::array::from_fn(|_| of_all.next().expect("up and down"));
     let (first, down) = (gates.as_ref().map_or(ups[0], |gates| gates[0]), downs[0]);
-    if router_norm.is_some() || !linear::is_same_input(cx, router, first) {
+    if router_norm.is_some() || latent.is_some() || !linear::is_same_input(cx, router, first) {
         all.push(linear::input_dispatch(cx, input, first));
     }
     let has_pairs = |layers: &[&Linear]| cx.adapted && layers.iter().any(|linear| !linear.lora.is_empty());
