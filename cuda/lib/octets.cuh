@@ -19,6 +19,10 @@ constexpr uint32_t kRunBytes = 256;
 template <class T>
 constexpr bool kNibbles = false;
 
+DEVICE void store4(float* to, float a, float b, float c, float d) {
+    *reinterpret_cast<float4*>(to) = make_float4(a, b, c, d);
+}
+
 // A row of weights in octets: its first octet, and its place in it.
 struct OctetRow {
     const uint8_t* octets;
