@@ -1,7 +1,8 @@
 // Intrinsics of kernels that stream weights through shared memory, in addition to those of simt.h:
 //
 //   mma_u8_16x8x32                       mma_s8_16x8x32 with an unsigned first operand
-//   mma_tf32_16x8x8(c, a, b)             c += a b over floats of which 11 bits of the mantissa count
+//   mma_tf32_16x8x8(c, a, b)             c += a b over floats of which 11 bits of the mantissa count; from
+//                                        sm_80 on
 //   kBulkCopies or has_bulk_copies()     true from sm_90 on: copies of any length, which a barrier counts;
 //                                        others copy 16 bytes per thread (cp_async16)
 //   CopyBarrier                          8 bytes of shared memory, aligned to 8
@@ -43,19 +44,7 @@ DEVICE void mma_u8_16x8x32(
 
 // c += a b over tf32: a is 16 x 8, b 8 x 8, c 16 x 8 of float.
 DEVICE void mma_tf32_16x8x8(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
-    // Turing has no such product. No block that streams octets fits there, so this need not be fast.
-    uint32_t lane = threadIdx.x % 32;
-#pragma unroll
-    for (int k = 0; k < 8; k++) {
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            uint32_t row = __shfl_sync(0xffffffffu, a[k / 4 * 2 + i / 2], lane / 4 * 4 + k % 4);
-            uint32_t col = __shfl_sync(0xffffffffu, b[k / 4], (lane % 4 * 2 + i % 2) * 4 + k % 4);
-            c[i] = fmaf(__uint_as_float(row), __uint_as_float(col), c[i]);
-        }
-    }
-#else
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
     asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
         "{%0, %1, %2, %3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])

@@ -1,8 +1,8 @@
 // Linear layers on tensor cores for 2 to OCTET_MAX_ROWS rows of activations quantised by block, and weights
 // in octets: int8 mma.sync over codes that are streamed through shared memory.
 //
-// A tile is OCTET_UNITS units of 16 weight rows, two octets each, times 8 kTiles batch rows. Each kTiles has a
-// kernel of its own, so that those of a few rows take few registers; more batch rows take several passes. A
+// A tile is OCTET_UNITS units of 16 weight rows, two octets each, times 8 kTiles batch rows. Each kTiles has
+// its own kernel, so that those of a few rows take few registers; more batch rows take several passes. A
 // span is OCTET_COLS columns of a tile. The spans of all tiles are divided evenly among the blocks, one
 // contiguous range each (stream-K), so that every multiprocessor reads as many bytes for any shape. Blocks
 // leave their sums of a tile in memory, and the last one to arrive adds them up in the order of columns. The
@@ -36,9 +36,9 @@ struct OctetShared {
     uint32_t word;
     uint32_t reserved[LINEAR_HEADER_BYTES / 4 - 2 * OCTET_MAX_SLOTS - 1];
     union {
-        // Of each of a warp's rows: with offsets, the scale of each block of columns, then the minimums as
-        // integers, and what they are multiplied by; otherwise the scales of both halves of each block. The
-        // pitch lets lanes read from different banks.
+        // Of each of a warp's rows: the scale of each block of columns, and with offsets then the minimums as
+        // integers, and what they are multiplied by; or the scales of both halves of each block. The pitch
+        // lets lanes read from different banks.
         float scales[OCTET_UNITS][16][2 * kBlocksOfSpan + 4];
         // Sums of 8 batch rows, one after the other, with a pitch for the same reason.
         float sums[8][kRowsOfTile + 4];
@@ -46,17 +46,28 @@ struct OctetShared {
 };
 static_assert(sizeof(OctetShared) == OCTET_FIXED_BYTES, "the host asks for as much");
 
-// Adds the products of a block of columns, of unsigned codes, to a lane's sums of 16 weight rows by 8 batch
-// rows. `of_acts` has the scales of batch rows 2 member and 2 member + 1.
+// Adds the products of a block of columns under one scale to a lane's sums of 16 weight rows by 8 batch rows.
+// `of_acts` has the scales of batch rows 2 member and 2 member + 1. These have 22 bits
+// (stage/quantize_octets.cu), so their products with the 1.5 x 2^23 of kSumBits are exact and leave the sum
+// of a block in one fmaf.
+template <bool Unsigned>
 DEVICE void add_bytes(
     float (&to)[4], const uint32_t (&upper)[2], const uint32_t (&lower)[2], const float (&scales)[2],
     const uint32_t (&b)[2], const float (&of_acts)[2]
 ) {
     uint32_t a[4] = {upper[0], lower[0], upper[1], lower[1]};
+    float start = __int_as_float(kSumBits), less[2] = {-start * of_acts[0], -start * of_acts[1]};
     int32_t bits[4];
-    mma_u8_16x8x32(bits, a, b, kSumBits);
+    if constexpr (Unsigned) {
+        mma_u8_16x8x32(bits, a, b, kSumBits);
+    } else {
+        mma_s8_16x8x32(bits, a, b, kSumBits);
+    }
 #pragma unroll
-    for (int i = 0; i < 4; i++) to[i] = fmaf(scales[i / 2] * of_acts[i % 2], sum_of_bits(bits[i]), to[i]);
+    for (int i = 0; i < 4; i++) {
+        float sum = fmaf(of_acts[i % 2], __int_as_float(bits[i]), less[i % 2]);
+        to[i] = fmaf(scales[i / 2], sum, to[i]);
+    }
 }
 
 // The two octets of a unit, as the rows of weights at which they begin. The row of a slot is in one of them.
@@ -128,7 +139,7 @@ struct OctetProducts {
 
     DEVICE OctetProducts(const StepTables& step, const InputParams& in, const Task& task, uint32_t n)
         : step(step), in(in), task(task), shared(*reinterpret_cast<OctetShared*>(shared_memory())),
-          spans(in.cols / OCTET_COLS), n(n)
+          spans((in.cols + OCTET_COLS - 1) / OCTET_COLS), n(n)
           , warp(__shfl_sync(kWarp, threadIdx.x / kWarpSize, 0)),
           lane(recomputed(threadIdx.x % kWarpSize)) {}
 
@@ -255,11 +266,11 @@ struct OctetProducts {
                 } else {
                     codes[half] = codes_of<T>(part, block, member, kind);
                 }
-                if constexpr (kOffsets<T>) {
-                    of_block[half] = of_row[block];
-                } else {
+                if constexpr (kTwoScales<T>) {
                     codes[half].scales[0] = of_row[2 * block];
                     codes[half].scales[1] = of_row[2 * block + 1];
+                } else {
+                    of_block[half] = of_row[block];
                 }
             }
 #pragma unroll
@@ -269,11 +280,11 @@ struct OctetProducts {
                 uint2 q = load8(acts + tile * OCTET_CODES_BYTES + block * 256 + lane * 8);
                 uint32_t b[2] = {q.x, q.y};
                 uint2 of_rows = load8(quants + tile * OCTET_SCALES_BYTES + block * 8 * sizeof(float));
-                if constexpr (kOffsets<T>) {
-                    float of_acts[2] = {__uint_as_float(of_rows.x), __uint_as_float(of_rows.y)};
-                    add_bytes(sums[tile], codes[0].words, codes[1].words, of_block, b, of_acts);
-                } else {
+                if constexpr (kTwoScales<T>) {
                     add_block<T>(sums[tile], codes[0], codes[1], b, make_uint4(of_rows.x, 0, of_rows.y, 0));
+                } else {
+                    float of_acts[2] = {__uint_as_float(of_rows.x), __uint_as_float(of_rows.y)};
+                    add_bytes<kOffsets<T>>(sums[tile], codes[0].words, codes[1].words, of_block, b, of_acts);
                 }
             }
         }
@@ -420,6 +431,10 @@ struct OctetProducts {
 
 template <class T, uint32_t kTiles, class Task>
 DEVICE void run_linear_octets(const StepTables& step, const InputParams& in, const Task& task) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+    // A block of Turing has no room for the ring, so the host launches other kernels there.
+    __trap();
+#else
     // The tables of the step are there before its first kernel starts.
     uint32_t n = in.of_outputs ? step.counts->outputs : step.counts->rows;
     if constexpr (kHighBits<T>) {
@@ -427,4 +442,5 @@ DEVICE void run_linear_octets(const StepTables& step, const InputParams& in, con
             return OctetProducts<T, kTiles, true, Task>(step, in, task, n).run();
     }
     OctetProducts<T, kTiles, false, Task>(step, in, task, n).run();
+#endif
 }

@@ -29,8 +29,10 @@ KERNEL(quantize__octets, QuantParams, LINEAR_THREADS) {
         *reinterpret_cast<uint32_t*>(in.rounded.rows + at * QUANT_COLS + place) = codes;
         if (col % QUANT_COLS != 0) return;
         float* of_tile = reinterpret_cast<float*>(in.rounded.blocks) + tile * (OCTET_SCALES_BYTES / 4);
-        of_tile[of_span * 8 + r % 8] = block.scale;
-        of_tile[(8 + of_span / 2 * 2) * 8 + r % 8 * 2 + of_span % 2] = block.scale * static_cast<float>(sum);
+        // Rounded to 22 bits, which add_bytes relies on.
+        float scale = __uint_as_float((__float_as_uint(block.scale) + 2) & ~3u);
+        of_tile[of_span * 8 + r % 8] = scale;
+        of_tile[(8 + of_span / 2 * 2) * 8 + r % 8 * 2 + of_span % 2] = scale * static_cast<float>(sum);
     };
     quantize_by_block<kQuads>(in, in.x + row * in.cols, in.row_bytes, put);
 }
