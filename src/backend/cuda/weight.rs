@@ -8,7 +8,7 @@ use super::alloc::Allocator;
 use super::driver::{Address, Driver};
 use super::kernel_name::KernelName;
 use super::linear::matmul::OctetTiles;
-use super::params::{self, LINEAR_ROWS, LinearParams, MMA_CODES_COLS};
+use super::params::{self, LINEAR_ROWS, LinearParams, MMA_CODES_COLS, OCTET_COLS};
 use super::{octets, pack};
 use crate::layout::planes;
 use crate::{BackendError, MemoryKind};
@@ -109,8 +109,14 @@ pub static WEIGHT_FORMATS: &[WeightFormat] = &[
     WeightFormat { mma: Some(Mma::Halves), ..floats(&types::F16, &types::F16, 8, padded_rows) },
     WeightFormat { mma: None, ..floats(&types::Bf16, &types::Bf16, 8, padded_rows) },
     WeightFormat { mma: None, ..floats(&types::F32, &types::F32, 4, padded_rows) },
-    floats(&types::Q8_0, &types::Q8_0, 16, |w| Cow::Owned(planes::q8_0(&rows_as_they_are(w)))),
-    floats(&types::Q4_0, &types::Q4_0, 32, |w| Cow::Owned(planes::q4_0(&rows_as_they_are(w)))),
+    WeightFormat {
+        octets: in_octets(octets::Q8_0_BYTES, OctetTiles::Four),
+        ..floats(&types::Q8_0, &types::Q8_0, 16, octets::q8_0)
+    },
+    WeightFormat {
+        octets: in_octets(octets::Q4_0_BYTES, OctetTiles::Eight),
+        ..floats(&types::Q4_0, &types::Q4_0, 32, octets::q4_0)
+    },
     WeightFormat {
         octets: in_octets(octets::Q6_K_BYTES, OctetTiles::Four),
         ..floats(&types::Q6K, &types::Q6K, 64, octets::q6_k)
@@ -351,7 +357,8 @@ impl Products {
     /// Bytes of one row of activations as quantised by a separate launch.
     pub fn rounded_bytes(self, cols: usize) -> usize {
         match self.mma {
-            Some(Mma::Codes) => cols.next_multiple_of(MMA_CODES_COLS as usize),
+            // The same for types with octets and without, which may share the launch.
+            Some(Mma::Codes) => cols.next_multiple_of(OCTET_COLS as usize),
             _ => self.act_bytes(cols),
         }
     }
@@ -364,6 +371,7 @@ pub const QUANT_BLOCKS: KernelName = KernelName::of(QUANTIZE, "blocks");
 pub const QUANT_OCTETS: KernelName = KernelName::of(QUANTIZE, "octets");
 const _: () = {
     assert!(params::QUANT_COLS as usize == ActQuant::BLOCK);
+    assert!(OCTET_COLS.is_multiple_of(MMA_CODES_COLS));
     assert!(params::QUANT_ZERO_BITS == ActQuant::NOTHING.to_bits());
 };
 
