@@ -1,6 +1,8 @@
 // Intrinsics of kernels that stream weights through shared memory, in addition to those of simt.h:
 //
 //   mma_u8_16x8x32                       mma_s8_16x8x32 with an unsigned first operand
+//   mma_tf32_16x8x8(c, a, b)             c += a b over floats of which 11 bits of the mantissa count; from
+//                                        sm_80 on
 //   kBulkCopies or has_bulk_copies()     true from sm_90 on: copies of any length, which a barrier counts;
 //                                        others copy 16 bytes per thread (cp_async16)
 //   CopyBarrier                          8 bytes of shared memory, aligned to 8
@@ -10,6 +12,8 @@
 //   barrier_expect(at, bytes)            one of the n calls
 //   bulk_copy(at, to, from, bytes)       copies global to shared memory, and counts the bytes at the barrier;
 //                                        both addresses and the length are multiples of 16
+//   is_elected()                         true for one lane of a warp, all of whose lanes call it: so the
+//                                        compiler knows that what it guards runs once
 //   barrier_wait(at, parity)             waits for the end of a phase: the first has parity 0, the next 1
 //
 // The host has both ways of copying, chosen by the seed of a launch.
@@ -38,12 +42,34 @@ DEVICE void mma_u8_16x8x32(
 #endif
 }
 
+// c += a b over tf32: a is 16 x 8, b 8 x 8, c 16 x 8 of float.
+DEVICE void mma_tf32_16x8x8(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#endif
+}
+
 using CopyBarrier = uint64_t;
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 DEVICE constexpr bool has_bulk_copies() { return true; }
 
 DEVICE uint32_t shared_address(const void* at) { return static_cast<uint32_t>(__cvta_generic_to_shared(at)); }
+
+DEVICE bool is_elected() {
+    uint32_t yes;
+    asm volatile(
+        "{\n"
+        ".reg .pred one;\n"
+        "elect.sync _|one, 0xffffffff;\n"
+        "selp.u32 %0, 1, 0, one;\n"
+        "}"
+        : "=r"(yes));
+    return yes;
+}
 
 DEVICE void barrier_init(CopyBarrier* at, uint32_t n) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(at)), "r"(n) : "memory");
@@ -81,6 +107,7 @@ DEVICE void barrier_wait(CopyBarrier* at, uint32_t parity) {
 }
 #else
 DEVICE constexpr bool has_bulk_copies() { return false; }
+DEVICE bool is_elected() { return threadIdx.x % 32 == 0; }
 DEVICE void barrier_init(CopyBarrier*, uint32_t) {}
 DEVICE void barriers_are_there() {}
 DEVICE void barrier_expect(CopyBarrier*, uint32_t) {}
@@ -106,6 +133,16 @@ DEVICE void mma_u8_16x8x32(
     for (int i = 0; i < 4; i++) c[i] += 128 * of_high[i];
 }
 
+DEVICE void mma_tf32_16x8x8(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+    Operands<float, 1> of(a, b, [](uint32_t word, float* to) { *to = __uint_as_float(word & 0xffffe000u); });
+    for (int i = 0; i < 4; i++) {
+        float row[16] = {}, col[16] = {};
+        memcpy(row, of.row[i / 2], sizeof of.row[0]);
+        memcpy(col, of.col[i % 2], sizeof of.col[0]);
+        c[i] = simt::truncated_sum(c[i], row, col);
+    }
+}
+
 using simt::barrier_expect;
 using simt::barrier_init;
 using simt::barrier_wait;
@@ -113,4 +150,5 @@ using simt::bulk_copy;
 using simt::CopyBarrier;
 using simt::has_bulk_copies;
 DEVICE void barriers_are_there() {}
+DEVICE bool is_elected() { return threadIdx.x % 32 == 0; }
 #endif

@@ -24,6 +24,17 @@ DEVICE void floats_of_codes(uint32_t bytes, float (&out)[4]) {
         out[i] = __uint_as_float(__byte_perm(bytes, 0x43000000u, 0x7044u + (i << 8))) - (128.0f + ZeroPoint);
 }
 
+// Four codes below 128, the even ones times one scale and the odd ones times another. Exact for scales of 17
+// bits.
+DEVICE void floats_of_codes_times(uint32_t bytes, float even, float odd, float (&out)[4]) {
+    float less[2] = {-128.0f * even, -128.0f * odd};
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        float code = __uint_as_float(__byte_perm(bytes, 0x43000000u, 0x7044u + (i << 8)));
+        out[i] = fmaf(i % 2 ? odd : even, code, less[i % 2]);
+    }
+}
+
 // Converts four signed bytes to float: 2^23 + (byte + 128) has the byte in its lowest bits.
 DEVICE void floats_of_bytes(uint32_t bytes, float (&out)[4]) {
     bytes ^= 0x80808080u;

@@ -1,13 +1,13 @@
 // Linear layers on tensor cores for 2 to OCTET_MAX_ROWS rows of activations quantised by block, and weights
 // in octets: int8 mma.sync over codes that are streamed through shared memory.
 //
-// A tile is OCTET_UNITS units of 16 weight rows, two octets each, times all batch rows (two passes if there
-// are more than 8 kOctetTiles<T>). A span is OCTET_COLS columns of it. The spans of all tiles are divided
-// evenly among the blocks, one contiguous range each (stream-K), so that every multiprocessor reads the same
-// number of bytes for any shape. Blocks leave their sums of a tile in memory, and the last one to arrive adds
-// them up in the order of columns. The division depends on the weights and on
-// the GPU, not on the step, and sums are added block by block of columns: so the bits of a row depend neither
-// on the number of rows nor on the other rows.
+// A tile is OCTET_UNITS units of 16 weight rows, two octets each, times 8 kTiles batch rows. Each kTiles has
+// its own kernel, so that those of a few rows take few registers; more batch rows take several passes. A
+// span is OCTET_COLS columns of a tile. The spans of all tiles are divided evenly among the blocks, one
+// contiguous range each (stream-K), so that every multiprocessor reads as many bytes for any shape. Blocks
+// leave their sums of a tile in memory, and the last one to arrive adds them up in the order of columns. The
+// division depends on the weights and on the GPU, not on the step, and sums are added block by block of
+// columns: so the bits of a row depend neither on the number of rows nor on the other rows.
 //
 // A block has a ring of slots in shared memory. A slot holds a span: two octets per warp, and the
 // activations of all rows, which an earlier kernel has quantised and put in the order of the operands
@@ -26,10 +26,6 @@
 #include "linear_mma.cuh"
 #include "octets.cuh"
 
-// Most tiles of 8 batch rows at once, so that two slots fit in shared memory and no register spills.
-template <class T>
-constexpr uint32_t kOctetTiles = kTwoScales<T> ? 4 : 8;
-
 constexpr uint32_t kBlocksOfSpan = OCTET_COLS / QUANT_COLS, kRowsOfTile = 16 * OCTET_UNITS;
 static_assert(OCTET_UNITS == LINEAR_THREADS / kWarpSize, "a warp has a unit");
 
@@ -40,35 +36,37 @@ struct OctetShared {
     uint32_t word;
     uint32_t reserved[LINEAR_HEADER_BYTES / 4 - 2 * OCTET_MAX_SLOTS - 1];
     union {
-        // Scale and offset, or the scales of both halves, of each block of columns of a warp's rows, two
-        // blocks at a time. The pitch lets lanes write to different banks.
-        float4 scales[OCTET_UNITS][16][kBlocksOfSpan / 2 + 1];
+        // Of each of a warp's rows: the scale of each block of columns, and with offsets then the minimums as
+        // integers, and what they are multiplied by; or the scales of both halves of each block. The pitch
+        // lets lanes read from different banks.
+        float scales[OCTET_UNITS][16][2 * kBlocksOfSpan + 4];
         // Sums of 8 batch rows, one after the other, with a pitch for the same reason.
         float sums[8][kRowsOfTile + 4];
     };
 };
 static_assert(sizeof(OctetShared) == OCTET_FIXED_BYTES, "the host asks for as much");
 
-DEVICE void set_scales(AffineWords& codes, float2 of) { codes.affine = {of.x, of.y}; }
-DEVICE void set_scales(ScaledCodes& codes, float2 of) {
-    codes.scales[0] = of.x;
-    codes.scales[1] = of.y;
-}
-
-// add_block (lib/linear_codes.cuh) with unsigned bytes.
+// Adds the products of a block of columns under one scale to a lane's sums of 16 weight rows by 8 batch rows.
+// `of_acts` has the scales of batch rows 2 member and 2 member + 1. These have 22 bits
+// (stage/quantize_octets.cu), so their products with the 1.5 x 2^23 of kSumBits are exact and leave the sum
+// of a block in one fmaf.
+template <bool Unsigned>
 DEVICE void add_bytes(
-    float (&to)[4], const AffineWords& upper, const AffineWords& lower, const uint32_t (&b)[2], uint4 quants
+    float (&to)[4], const uint32_t (&upper)[2], const uint32_t (&lower)[2], const float (&scales)[2],
+    const uint32_t (&b)[2], const float (&of_acts)[2]
 ) {
-    uint32_t a[4] = {upper.words[0], lower.words[0], upper.words[1], lower.words[1]};
-    float scales[2] = {__uint_as_float(quants.x), __uint_as_float(quants.z)};
-    float of_acts[2] = {__uint_as_float(quants.y), __uint_as_float(quants.w)};
+    uint32_t a[4] = {upper[0], lower[0], upper[1], lower[1]};
+    float start = __int_as_float(kSumBits), less[2] = {-start * of_acts[0], -start * of_acts[1]};
     int32_t bits[4];
-    mma_u8_16x8x32(bits, a, b, kSumBits);
+    if constexpr (Unsigned) {
+        mma_u8_16x8x32(bits, a, b, kSumBits);
+    } else {
+        mma_s8_16x8x32(bits, a, b, kSumBits);
+    }
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        const Affine& affine = i < 2 ? upper.affine : lower.affine;
-        to[i] = fmaf(affine.scale * scales[i % 2], sum_of_bits(bits[i]), to[i]);
-        to[i] = fmaf(affine.offset, of_acts[i % 2], to[i]);
+        float sum = fmaf(of_acts[i % 2], __int_as_float(bits[i]), less[i % 2]);
+        to[i] = fmaf(scales[i / 2], sum, to[i]);
     }
 }
 
@@ -93,115 +91,141 @@ struct UnitRows {
     }
 };
 
-template <class T, uint32_t kTiles, class Task, class Kind>
+// Kind of a launch's weights, for types with kinds: with further bits of the codes or without.
+template <class T, bool High>
+DEVICE constexpr auto kind_of_octets() {
+    if constexpr (kOfKinds<T>) {
+        return typename T::Kind(High);
+    } else {
+        return NoKind{};
+    }
+}
+
+template <class T, uint32_t kTiles, bool High, class Task>
 struct OctetProducts {
+    using Kind = decltype(kind_of_octets<T, High>());
+    // Bytes of an octet, of a warp's two, of a slot's activations, and of a slot.
+    static constexpr uint32_t kOctetBytes = T::octet_bytes(kind_of_octets<T, High>());
+    static constexpr uint32_t kWarpBytes = 2 * kOctetBytes;
     static constexpr uint32_t kActBytes = kTiles * (OCTET_CODES_BYTES + OCTET_SCALES_BYTES);
+    static constexpr uint32_t kSlotBytes = OCTET_UNITS * kWarpBytes + kActBytes;
+    static constexpr uint32_t kFit = OCTET_SLOTS_BYTES / kSlotBytes;
+    static constexpr uint32_t kSlots = kFit < OCTET_MAX_SLOTS ? kFit : OCTET_MAX_SLOTS;
+    static_assert(kSlots >= 2, "one slot is multiplied while another is filled");
     static constexpr uint32_t kRows = 8 * kTiles;
+    // True if codes are used in place.
+    static constexpr bool kInPlace = kNibbles<T> && !High;
     // Blocks of columns that are unrolled, so that those of one word share its load, if there are registers.
     static constexpr int kUnroll = kTiles < 4 ? kBlocksOfSpan : kBlocksOfSpan / kTiles;
 
     const StepTables& step;
     const InputParams& in;
     const Task& task;
-    const Kind kind;
     OctetShared& shared;
-    // Bytes of an octet, slots of the ring, spans of a tile.
-    uint32_t octet_bytes, slots, spans;
+    // Spans of a tile.
+    const uint32_t spans;
     // Batch rows, and the first one of this pass.
     const uint32_t n;
     uint32_t first = 0;
-    // The next span to bring; the next one to multiply, with its slot and the parity of that slot's phase;
-    // and the number of spans that are left to be multiplied.
-    SpanAt next, now;
-    uint32_t slot = 0, parity = 0, left = 0;
-    // First octets of this warp's unit in the tile of `next`.
+    // Spans that are left to be brought, of all and of their tile; and the next tile.
+    uint32_t to_bring = 0, of_tile = 0, next_tile = 0;
+    // The slot to be multiplied, and the parity of its phase.
+    uint32_t slot = 0, parity = 0;
+    // This warp's two octets of `next`, unless that is the first span of a tile.
     const uint8_t* octets[2];
-    // Index of this thread's warp, which the compiler sees to be the same for all lanes.
-    const uint32_t warp;
+    // Index of this thread's warp, which the compiler sees to be the same for all lanes, and of its lane,
+    // which it does not compute again.
+    const uint32_t warp, lane;
 
-    DEVICE OctetProducts(
-        const StepTables& step, const InputParams& in, const Task& task, const Kind& kind, uint32_t n
-    )
-        : step(step), in(in), task(task), kind(kind),
-          shared(*reinterpret_cast<OctetShared*>(shared_memory())), octet_bytes(T::octet_bytes(kind)),
-          spans(in.cols / OCTET_COLS), n(n), next(0, 1), now(0, 1),
-          warp(__shfl_sync(kWarp, threadIdx.x / kWarpSize, 0)) {
-        slots = OCTET_SLOTS_BYTES / slot_bytes();
-        if (slots > OCTET_MAX_SLOTS) slots = OCTET_MAX_SLOTS;
-    }
+    DEVICE OctetProducts(const StepTables& step, const InputParams& in, const Task& task, uint32_t n)
+        : step(step), in(in), task(task), shared(*reinterpret_cast<OctetShared*>(shared_memory())),
+          spans((in.cols + OCTET_COLS - 1) / OCTET_COLS), n(n)
+          , warp(__shfl_sync(kWarp, threadIdx.x / kWarpSize, 0)),
+          lane(recomputed(threadIdx.x % kWarpSize)) {}
 
     DEVICE uint32_t n_tiles() const { return (task.units() + OCTET_UNITS - 1) / OCTET_UNITS; }
     // Not kept, so that it takes no registers during the products.
     DEVICE Shares shares() const { return {recomputed(n_tiles() * spans), gridDim.x, 1}; }
 
-    DEVICE uint32_t slot_bytes() const { return 2 * OCTET_UNITS * octet_bytes + kActBytes; }
     // Slot of a span that is `ahead` of the one to be multiplied, and its address.
-    DEVICE uint32_t slot_of(uint32_t ahead) const {
+    DEVICE uint32_t slot_after(uint32_t ahead) const {
         uint32_t at = slot + ahead;
-        return at < slots ? at : at - slots;
+        return at < kSlots ? at : at - kSlots;
     }
-    DEVICE uint8_t* slot_at(uint32_t i) const {
-        return shared_memory() + OCTET_FIXED_BYTES + i * slot_bytes();
+    DEVICE static uint8_t* slot_at(uint32_t i) {
+        return shared_memory() + OCTET_FIXED_BYTES + i * kSlotBytes;
     }
 
-    // Finds the octets of this warp's unit in a tile. Past the last unit they are its once more; the result
-    // is not used.
-    DEVICE void enter(uint32_t tile) {
-        uint32_t unit = tile * OCTET_UNITS + warp, last = task.units() - 1;
+    // Finds the octets of this warp's unit in the next tile. Past the last unit they are its once more; the
+    // result is not used.
+    DEVICE void enter() {
+        uint32_t unit = next_tile * OCTET_UNITS + warp, last = task.units() - 1;
         UnitRows rows = UnitRows::of(task, unit < last ? unit : last);
 #pragma unroll
         for (int i = 0; i < 2; i++)
             octets[i] = T::row(task.weight(rows.first[i].weight), rows.first[i].row).octets;
+        next_tile++;
+        of_tile = spans;
     }
 
-    // Starts to copy the weights of a span, of which this warp has two octets.
-    DEVICE void bring_weights(const SpanAt& at, uint32_t to_slot) {
-        uint32_t lane = threadIdx.x % kWarpSize;
-        uint8_t* to = slot_at(to_slot) + 2 * warp * octet_bytes;
-        uint64_t from = uint64_t(at.span) * octet_bytes;
-        if (has_bulk_copies()) {
-            if (lane == 0) {
-                CopyBarrier* full = shared.full + to_slot;
-                // The first warp also expects the activations.
-                barrier_expect(full, 2 * octet_bytes + (warp == 0 ? kActBytes : 0));
-#pragma unroll
-                for (int i = 0; i < 2; i++)
-                    bulk_copy(full, to + i * octet_bytes, octets[i] + from, octet_bytes);
-            }
-        } else {
-            for (uint32_t i = 16 * lane; i < 2 * octet_bytes; i += 16 * kWarpSize) {
-                const uint8_t* of = i < octet_bytes ? octets[0] : octets[1] - octet_bytes;
-                cp_async16(to + i, of + from + i);
-            }
-        }
+    // The place to bring from is span `at` of all.
+    DEVICE void enter_at(uint32_t at) {
+        next_tile = at / spans;
+        enter();
+        uint32_t span = at % spans;
+        of_tile -= span;
+        octets[0] += uint64_t(span) * kOctetBytes;
+        octets[1] += uint64_t(span) * kOctetBytes;
     }
 
-    // The same for the activations of this pass.
-    DEVICE void bring_acts(const SpanAt& at, uint32_t to_slot) {
-        uint8_t* codes = slot_at(to_slot) + 2 * OCTET_UNITS * octet_bytes;
+    // Starts to copy the next span's octets of this warp, its activations, or both, to a slot.
+    template <bool Weights, bool Acts>
+    DEVICE void bring(uint32_t to_slot) {
+        if (of_tile == 0) enter();
+        uint8_t* to = slot_at(to_slot);
+        uint8_t* codes = to + OCTET_UNITS * kWarpBytes;
         uint8_t* scales = codes + kTiles * OCTET_CODES_BYTES;
-        uint32_t tile = at.span * (OCTET_MAX_ROWS / 8) + first / 8;
+        uint32_t tile = (spans - of_tile) * (OCTET_MAX_ROWS / 8) + first / 8;
         const uint8_t* codes_from = in.rounded.rows + tile * OCTET_CODES_BYTES;
         const uint8_t* scales_from =
             reinterpret_cast<const uint8_t*>(in.rounded.blocks) + tile * OCTET_SCALES_BYTES;
+        to += warp * kWarpBytes;
         if (has_bulk_copies()) {
-            if (threadIdx.x == 0) {
+            if (is_elected()) {
                 CopyBarrier* full = shared.full + to_slot;
-                bulk_copy(full, codes, codes_from, kTiles * OCTET_CODES_BYTES);
-                bulk_copy(full, scales, scales_from, kTiles * OCTET_SCALES_BYTES);
+                if (Weights) {
+                    // The first warp also expects the activations.
+                    barrier_expect(full, kWarpBytes + (warp == 0 ? kActBytes : 0));
+#pragma unroll
+                    for (int i = 0; i < 2; i++)
+                        bulk_copy(full, to + i * kOctetBytes, octets[i], kOctetBytes);
+                }
+                if (Acts && warp == 0) {
+                    bulk_copy(full, codes, codes_from, kTiles * OCTET_CODES_BYTES);
+                    bulk_copy(full, scales, scales_from, kTiles * OCTET_SCALES_BYTES);
+                }
             }
         } else {
-            for (uint32_t i = 16 * threadIdx.x; i < kTiles * OCTET_CODES_BYTES; i += 16 * LINEAR_THREADS)
-                cp_async16(codes + i, codes_from + i);
-            for (uint32_t i = 16 * threadIdx.x; i < kTiles * OCTET_SCALES_BYTES; i += 16 * LINEAR_THREADS)
-                cp_async16(scales + i, scales_from + i);
+            if (Weights) {
+                for (uint32_t i = 16 * (threadIdx.x % kWarpSize); i < kWarpBytes; i += 16 * kWarpSize)
+                    cp_async16(to + i, (i < kOctetBytes ? octets[0] : octets[1] - kOctetBytes) + i);
+            }
+            if (Acts) {
+                for (uint32_t i = 16 * threadIdx.x; i < kTiles * OCTET_CODES_BYTES; i += 16 * LINEAR_THREADS)
+                    cp_async16(codes + i, codes_from + i);
+                for (uint32_t i = 16 * threadIdx.x; i < kTiles * OCTET_SCALES_BYTES; i += 16 * LINEAR_THREADS)
+                    cp_async16(scales + i, scales_from + i);
+            }
         }
+        octets[0] += kOctetBytes;
+        octets[1] += kOctetBytes;
+        of_tile--;
+        to_bring--;
     }
 
-    // Advances to the next span to bring; copies are in groups even if there was nothing to copy.
-    DEVICE void brought() {
+    // Closes a group of copies, even if there was nothing to copy.
+    DEVICE static void close_copies() {
         if (!has_bulk_copies()) cp_async_commit();
-        next.go_on(spans);
     }
 
     // Waits until the copies of the slot to be multiplied are there, and all warps are done with the one
@@ -209,60 +233,45 @@ struct OctetProducts {
     DEVICE void wait() {
         if (has_bulk_copies()) {
             barrier_wait(shared.full + slot, parity);
-        } else if (slots == 2) {
-            cp_async_wait<0>();
-        } else if (slots == 3) {
-            cp_async_wait<1>();
         } else {
-            cp_async_wait<2>();
+            cp_async_wait<kSlots - 2>();
         }
         __syncthreads();
     }
 
-    // Adds the products of a slot. Types of which only some kinds have further bits have code without them.
+    // Adds the products of a slot.
     DEVICE void multiply(float (&sums)[kTiles][4]) const {
-        if constexpr (kHighBits<T>) {
-            if (!T::has_high(kind)) return multiply_as<kNibbles<T>>(sums, Kind{});
-        }
-        multiply_as<false>(sums, kind);
-    }
-
-    template <bool InPlace>
-    DEVICE void multiply_as(float (&sums)[kTiles][4], const Kind& kind) const {
-        uint32_t lane = threadIdx.x % kWarpSize, quartet = lane / 4, member = lane % 4;
-        const uint8_t* weights = slot_at(slot) + 2 * warp * octet_bytes;
-        const uint8_t* acts = slot_at(slot) + 2 * OCTET_UNITS * octet_bytes;
-        const uint8_t* quants = acts + kTiles * OCTET_CODES_BYTES + member * 2 * sizeof(BlockQuant);
-        auto row_at = [&](uint32_t row) {
-            return T::row_of(weights + row / OCTET_ROWS * octet_bytes, row % OCTET_ROWS, kind);
-        };
-        float4(&scales)[16][kBlocksOfSpan / 2 + 1] = shared.scales[warp];
-        float2 own[kBlocksOfSpan / 2];
-        T::octet_scales(row_at(lane % 16), lane / 16, own);
-        if constexpr (InPlace) {
-            own[1].x *= 0.0625f;
-            own[3].x *= 0.0625f;
-        }
-#pragma unroll
-        for (uint32_t i = 0; i < kBlocksOfSpan / 4; i++) {
-            float2 a = own[2 * i], b = own[2 * i + 1];
-            scales[lane % 16][lane / 16 * (kBlocksOfSpan / 4) + i] = make_float4(a.x, a.y, b.x, b.y);
-        }
+        constexpr Kind kind = kind_of_octets<T, High>();
+        uint32_t quartet = lane / 4, member = lane % 4;
+        const uint8_t* weights = slot_at(slot) + warp * kWarpBytes;
+        const uint8_t* acts = slot_at(slot) + OCTET_UNITS * kWarpBytes;
+        const uint8_t* quants = acts + kTiles * OCTET_CODES_BYTES + member * 2 * sizeof(float);
+        float(&scales)[16][2 * kBlocksOfSpan + 4] = shared.scales[warp];
+        const uint8_t* own = weights + lane % 16 / OCTET_ROWS * kOctetBytes;
+        T::octet_scales(T::row_of(own, lane % OCTET_ROWS, kind), lane / 16, scales[lane % 16]);
         __syncwarp();
-        typename T::Row rows[2] = {row_at(quartet), row_at(quartet + OCTET_ROWS)};
+        typename T::Row rows[2] = {
+            T::row_of(weights, quartet, kind), T::row_of(weights + kOctetBytes, quartet, kind)
+        };
 #pragma unroll(kUnroll)
         for (uint32_t block = 0; block < kBlocksOfSpan; block++) {
             typename T::Codes codes[2];
+            float of_block[2];
 #pragma unroll
             for (uint32_t half = 0; half < 2; half++) {
                 typename T::Part part = part_of<T>(rows[half], block, member, kind);
-                if constexpr (InPlace) {
+                const float* of_row = scales[quartet + half * OCTET_ROWS];
+                if constexpr (kInPlace) {
                     T::nibbles(part, block % 2, codes[half].words);
                 } else {
                     codes[half] = codes_of<T>(part, block, member, kind);
                 }
-                float4 of_two = scales[quartet + half * OCTET_ROWS][block / 2];
-                set_scales(codes[half], block % 2 ? float2{of_two.z, of_two.w} : float2{of_two.x, of_two.y});
+                if constexpr (kTwoScales<T>) {
+                    codes[half].scales[0] = of_row[2 * block];
+                    codes[half].scales[1] = of_row[2 * block + 1];
+                } else {
+                    of_block[half] = of_row[block];
+                }
             }
 #pragma unroll
             for (uint32_t tile = 0; tile < kTiles; tile++) {
@@ -270,13 +279,45 @@ struct OctetProducts {
                 if (tile > 0 && tile % 2 == 0 && first + 8 * tile >= n) break;
                 uint2 q = load8(acts + tile * OCTET_CODES_BYTES + block * 256 + lane * 8);
                 uint32_t b[2] = {q.x, q.y};
-                uint4 of_rows = load16(quants + tile * OCTET_SCALES_BYTES + block * 8 * sizeof(BlockQuant));
-                if constexpr (InPlace) {
-                    add_bytes(sums[tile], codes[0], codes[1], b, of_rows);
+                uint2 of_rows = load8(quants + tile * OCTET_SCALES_BYTES + block * 8 * sizeof(float));
+                if constexpr (kTwoScales<T>) {
+                    add_block<T>(sums[tile], codes[0], codes[1], b, make_uint4(of_rows.x, 0, of_rows.y, 0));
                 } else {
-                    add_block<T>(sums[tile], codes[0], codes[1], b, of_rows);
+                    float of_acts[2] = {__uint_as_float(of_rows.x), __uint_as_float(of_rows.y)};
+                    add_bytes<kOffsets<T>>(sums[tile], codes[0].words, codes[1].words, of_block, b, of_acts);
                 }
             }
+        }
+        if constexpr (kOffsets<T>) add_minimums(sums, scales, acts + kTiles * OCTET_CODES_BYTES);
+    }
+
+    // Adds the products of the minimums of all blocks of a span, 8 integers per row, with the scaled sums of
+    // the activations, as two tf32 of 11 bits each.
+    DEVICE void add_minimums(
+        float (&sums)[kTiles][4], const float (&scales)[16][2 * kBlocksOfSpan + 4], const uint8_t* quants
+    ) const {
+        static_assert(kBlocksOfSpan == 8, "columns of the first operand");
+        uint32_t quartet = lane / 4, member = lane % 4;
+        // Columns `member` and `member + 4` of the product are two neighbouring blocks.
+        const float *upper = scales[quartet] + kBlocksOfSpan, *lower = scales[quartet + 8] + kBlocksOfSpan;
+        uint2 of_upper = load8(upper + 2 * member), of_lower = load8(lower + 2 * member);
+        uint32_t a[4] = {of_upper.x, of_lower.x, of_upper.y, of_lower.y};
+        float by[2] = {upper[kBlocksOfSpan], lower[kBlocksOfSpan]};
+        quants += (8 * kBlocksOfSpan + (8 * member + quartet) * 2) * sizeof(float);
+#pragma unroll
+        for (uint32_t tile = 0; tile < kTiles; tile++) {
+            if (tile > 0 && tile % 2 == 0 && first + 8 * tile >= n) break;
+            uint2 of_rows = load8(quants + tile * OCTET_SCALES_BYTES);
+            uint32_t high[2] = {of_rows.x & 0xffffe000u, of_rows.y & 0xffffe000u};
+            uint32_t low[2] = {
+                __float_as_uint(__uint_as_float(of_rows.x) - __uint_as_float(high[0])),
+                __float_as_uint(__uint_as_float(of_rows.y) - __uint_as_float(high[1]))
+            };
+            float products[4] = {};
+            mma_tf32_16x8x8(products, a, low);
+            mma_tf32_16x8x8(products, a, high);
+#pragma unroll
+            for (int i = 0; i < 4; i++) sums[tile][i] = fmaf(by[i / 2], products[i], sums[tile][i]);
         }
     }
 
@@ -335,58 +376,51 @@ struct OctetProducts {
     DEVICE void run() {
         if (has_bulk_copies()) {
             if (threadIdx.x == 0) {
-#pragma unroll 1
-                for (uint32_t i = 0; i < slots; i++) barrier_init(shared.full + i, OCTET_UNITS);
+#pragma unroll
+                for (uint32_t i = 0; i < kSlots; i++) barrier_init(shared.full + i, OCTET_UNITS);
                 barriers_are_there();
             }
             __syncthreads();
         }
         Shares of_blocks = shares();
         uint32_t begin = of_blocks.begin(blockIdx.x), all = of_blocks.begin(blockIdx.x + 1) - begin;
-        // Weights of the first slots.
-        auto bring_first = [&](SpanAt at) {
-            enter(at.tile);
+        // Weights of the first slots, or their activations.
+        auto bring_weights = [&] {
+            enter_at(begin);
+            to_bring = all;
 #pragma unroll 1
-            for (uint32_t i = 0; i + 1 < slots && i < all; i++) {
-                if (i > 0 && at.span == 0) enter(at.tile);
-                bring_weights(at, slot_of(i));
-                at.go_on(spans);
-            }
+            for (uint32_t i = 0; i < kSlots - 1 && to_bring > 0; i++) bring<true, false>(slot_after(i));
         };
-        if (n > 0) bring_first({begin, spans});
+        if (n > 0) bring_weights();
         let_next_kernel_start();
         wait_for_previous_kernel();
         for (; first < n; first += kRows) {
-            now = next = SpanAt(begin, spans);
-            left = all;
-            if (first > 0) bring_first(next);
+            if (first > 0) bring_weights();
+            enter_at(begin);
+            to_bring = all;
 #pragma unroll 1
-            for (uint32_t i = 0; i + 1 < slots; i++) {
-                if (i < all) bring_acts(next, slot_of(i));
-                brought();
+            for (uint32_t i = 0; i < kSlots - 1; i++) {
+                if (to_bring > 0) bring<false, true>(slot_after(i));
+                close_copies();
             }
-            float sums[kTiles][4] = {};
+            SpanAt now(begin, spans);
+            for (uint32_t left = all; left > 0; now.tile++, now.span = 0) {
+                uint32_t n_spans = spans - now.span;
+                if (n_spans > left) n_spans = left;
+                left -= n_spans;
+                float sums[kTiles][4] = {};
 #pragma unroll 1
-            while (left > 0) {
-                wait();
-                if (left >= slots) {
-                    if (next.span == 0) enter(next.tile);
-                    bring_weights(next, slot_of(slots - 1));
-                    bring_acts(next, slot_of(slots - 1));
+                for (; n_spans > 0; n_spans--) {
+                    wait();
+                    if (to_bring > 0) bring<true, true>(slot_after(kSlots - 1));
+                    close_copies();
+                    multiply(sums);
+                    if (++slot == kSlots) {
+                        slot = 0;
+                        parity ^= 1;
+                    }
                 }
-                brought();
-                multiply(sums);
-                if (++slot == slots) {
-                    slot = 0;
-                    parity ^= 1;
-                }
-                uint32_t tile = now.tile;
-                now.go_on(spans);
-                left--;
-                if (now.tile == tile && left > 0) continue;
-                finish(sums, tile);
-#pragma unroll
-                for (uint32_t i = 0; i < 4 * kTiles; i++) sums[i / 4][i % 4] = 0.0f;
+                finish(sums, now.tile);
             }
             // All warps are done with the last slots, and none of them is being filled.
             if (!has_bulk_copies()) cp_async_wait<0>();
@@ -395,19 +429,18 @@ struct OctetProducts {
     }
 };
 
-template <class T, class Task>
+template <class T, uint32_t kTiles, class Task>
 DEVICE void run_linear_octets(const StepTables& step, const InputParams& in, const Task& task) {
-    const auto kind = kind_of<T>(task.weight(0));
-    using Kind = decltype(kind_of<T>(task.weight(0)));
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+    // A block of Turing has no room for the ring, so the host launches other kernels there.
+    __trap();
+#else
     // The tables of the step are there before its first kernel starts.
     uint32_t n = in.of_outputs ? step.counts->outputs : step.counts->rows;
-    if (n <= 8) {
-        OctetProducts<T, 1, Task, Kind>(step, in, task, kind, n).run();
-    } else if (n <= 16) {
-        OctetProducts<T, 2, Task, Kind>(step, in, task, kind, n).run();
-    } else if (n <= 32) {
-        OctetProducts<T, 4, Task, Kind>(step, in, task, kind, n).run();
-    } else {
-        OctetProducts<T, kOctetTiles<T>, Task, Kind>(step, in, task, kind, n).run();
+    if constexpr (kHighBits<T>) {
+        if (T::has_high(T::kind(task.weight(0))))
+            return OctetProducts<T, kTiles, true, Task>(step, in, task, n).run();
     }
+    OctetProducts<T, kTiles, false, Task>(step, in, task, n).run();
+#endif
 }

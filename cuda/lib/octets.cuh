@@ -1,10 +1,11 @@
 // Octets: OCTET_ROWS rows of weights by OCTET_COLS columns, stored together. The octets of eight rows follow
 // each other; those of the next eight rows come after them. Rows past the last one are 0.
 //
-// An octet begins with four runs of 256 bytes, 32 bytes of each row: for types of 4 and 6 bits, the low four
-// bits of 64 columns, of which block_codes.cuh reads a word per lane. A row's 32 bytes are two pieces of 16,
-// which rows 4 to 7 have in reverse order: so the words that a warp's lanes read from one piece of eight rows
-// are in different banks of shared memory. The rest of an octet (scales, further bits) is the type's own.
+// An octet begins with runs of 256 bytes, 32 bytes of each row: 32 columns of a byte each, or four bits of 64
+// columns, of which block_codes.cuh reads a word per lane. Columns past the last one have scales of 0. A row's
+// 32 bytes are two pieces of 16, which rows 4 to 7 have in reverse order: so the words that a warp's lanes
+// read from one piece of eight rows are in different banks of shared memory. The rest of an octet (scales,
+// further bits) is the type's own.
 #pragma once
 
 #include "../params_octets.h"
@@ -18,6 +19,10 @@ constexpr uint32_t kRunBytes = 256;
 // 16 times as large, with scales that are 1/16 of theirs.
 template <class T>
 constexpr bool kNibbles = false;
+
+DEVICE void store4(float* to, float a, float b, float c, float d) {
+    *reinterpret_cast<float4*>(to) = make_float4(a, b, c, d);
+}
 
 // A row of weights in octets: its first octet, and its place in it.
 struct OctetRow {

@@ -47,15 +47,6 @@ struct LoraBF16 {
         out[3] = last.y;
     }
 };
-struct LoraQ8_0 {
-    DEVICE static void quad(const LinearParams& w, uint32_t row, uint32_t col, float (&out)[4]) {
-        Q8_0::Row at = Q8_0::row(w, row);
-        float scale = float_of_half(at.scales[col / 32]);
-        floats_of_bytes(load4(at.ints + col), out);
-#pragma unroll
-        for (int i = 0; i < 4; i++) out[i] *= scale;
-    }
-};
 
 // Calls run(type) for the type of a matrix.
 template <class Run>
@@ -67,7 +58,7 @@ DEVICE void of_type(const LinearParams& w, const Run& run) {
     } else if (w.kind == LORA_BF16) {
         run(LoraBF16{});
     } else {
-        run(LoraQ8_0{});
+        run(Q8_0{});
     }
 }
 

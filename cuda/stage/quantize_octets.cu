@@ -2,8 +2,8 @@
 // once for all blocks of the products that follow, in the order of their operands (lib/linear_octets.cuh).
 //
 // Codes are [spans of OCTET_COLS columns, OCTET_MAX_ROWS / 8 tiles, 8 blocks of columns, 8 rows, QUANT_COLS]:
-// of a row's block, member m of 4 has columns 4 m .. 4 m + 3, then 16 + 4 m .. 16 + 4 m + 3. Scales are in
-// the same order, one BlockQuant per row and block.
+// of a row's block, member m of 4 has columns 4 m .. 4 m + 3, then 16 + 4 m .. 16 + 4 m + 3. Per span and
+// tile follow the scales, [8 blocks, 8 rows], and the scaled sums, [4 pairs of blocks, 8 rows, 2 blocks].
 //
 // A block of threads owns a row. Rows past the last one are not written; nothing reads their products.
 #include "../lib/input.cuh"
@@ -27,8 +27,12 @@ KERNEL(quantize__octets, QuantParams, LINEAR_THREADS) {
         uint32_t at = (tile * (OCTET_COLS / QUANT_COLS) + of_span) * 8 + r % 8;
         uint32_t place = col % 16 / 4 * 8 + col % QUANT_COLS / 16 * 4;
         *reinterpret_cast<uint32_t*>(in.rounded.rows + at * QUANT_COLS + place) = codes;
-        if (col % QUANT_COLS == 0)
-            in.rounded.blocks[at] = {block.scale, block.scale * static_cast<float>(sum)};
+        if (col % QUANT_COLS != 0) return;
+        float* of_tile = reinterpret_cast<float*>(in.rounded.blocks) + tile * (OCTET_SCALES_BYTES / 4);
+        // Rounded to 22 bits, which add_bytes relies on.
+        float scale = __uint_as_float((__float_as_uint(block.scale) + 2) & ~3u);
+        of_tile[of_span * 8 + r % 8] = scale;
+        of_tile[(8 + of_span / 2 * 2) * 8 + r % 8 * 2 + of_span % 2] = scale * static_cast<float>(sum);
     };
     quantize_by_block<kQuads>(in, in.x + row * in.cols, in.row_bytes, put);
 }

@@ -38,7 +38,7 @@ struct Q4K : AffineCodes<Q4K, 32, 16> {
         uint32_t high;
     };
 
-    DEVICE static bool has_high(Kind kind) { return kind; }
+    DEVICE static constexpr bool has_high(Kind kind) { return kind; }
     DEVICE static Kind kind(const LinearParams& w) { return w.kind; }
 
     DEVICE static void place(uint32_t col, uint32_t& chunk, uint32_t& elem) {
@@ -47,7 +47,9 @@ struct Q4K : AffineCodes<Q4K, 32, 16> {
     }
 
     static constexpr uint32_t kHeads = 4 * kRunBytes, kHigh = kHeads + 16 * OCTET_ROWS;
-    DEVICE static uint32_t octet_bytes(Kind kind) { return kHigh + (has_high(kind) ? 32 * OCTET_ROWS : 0); }
+    DEVICE static constexpr uint32_t octet_bytes(Kind kind) {
+        return kHigh + (has_high(kind) ? 32 * OCTET_ROWS : 0);
+    }
 
     // Row 0 to 7 of octets.
     DEVICE static Row row_of(const uint8_t* octets, uint32_t row, Kind kind) { return {{octets, row}, kind}; }
@@ -133,21 +135,24 @@ struct Q4K : AffineCodes<Q4K, 32, 16> {
         return out;
     }
 
-    // lib/linear_octets.cuh: scales and offsets of groups 4 half .. 4 half + 3 of a row.
-    DEVICE static void octet_scales(const Row& row, uint32_t half, float2 (&out)[4]) {
+    // lib/linear_octets.cuh: writes the scales of groups 4 half .. 4 half + 3 of a row to `to`, for codes in
+    // place if there are no fifth bits, their minimums to `to + 8`, and the factor of these to `to[16]`.
+    DEVICE static void octet_scales(const Row& row, uint32_t half, float* to) {
         uint4 head = load16(row.octets + kHeads + row.row * 16);
         uint32_t scales = head.y & 0x3f3f3f3fu, mins = head.z & 0x3f3f3f3fu;
         if (half) {
             scales = (head.w & 0x0f0f0f0fu) | (head.y >> 2 & 0x30303030u);
             mins = (head.w >> 4 & 0x0f0f0f0fu) | (head.z >> 2 & 0x30303030u);
         }
-        float of_scales[4], of_mins[4];
-        floats_of_codes(scales, of_scales);
-        floats_of_codes(mins, of_mins);
         // The minimums' scale with the opposite sign.
         float2 of_block = floats_of_half2(head.x ^ 0x80000000u);
-#pragma unroll
-        for (int i = 0; i < 4; i++) out[i] = {of_block.x * of_scales[i], of_block.y * of_mins[i]};
+        float high = has_high(row.kind) ? of_block.x : of_block.x * 0.0625f;
+        float of_scales[4], of_mins[4];
+        floats_of_codes_times(scales, of_block.x, high, of_scales);
+        floats_of_codes(mins, of_mins);
+        store4(to + 4 * half, of_scales[0], of_scales[1], of_scales[2], of_scales[3]);
+        store4(to + 8 + 4 * half, of_mins[0], of_mins[1], of_mins[2], of_mins[3]);
+        to[16] = of_block.y;
     }
     // The codes of one of the two groups of a part, in place.
     DEVICE static void nibbles(const Part& part, uint32_t group, uint32_t (&out)[2]) {

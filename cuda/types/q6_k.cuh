@@ -38,7 +38,7 @@ struct Q6K : AffineCodes<Q6K, 64, 16> {
     }
 
     static constexpr uint32_t kGroups = 6 * kRunBytes, kScales = kGroups + 16 * OCTET_ROWS;
-    DEVICE static uint32_t octet_bytes(NoKind) { return kScales + 2 * OCTET_ROWS; }
+    DEVICE static constexpr uint32_t octet_bytes(NoKind) { return kScales + 2 * OCTET_ROWS; }
 
     // Row 0 to 7 of octets.
     DEVICE static Row row_of(const uint8_t* octets, uint32_t row, NoKind) { return {octets, row}; }
@@ -144,13 +144,15 @@ struct Q6K : AffineCodes<Q6K, 64, 16> {
         return out;
     }
 
-    // lib/linear_octets.cuh: both scales of blocks 4 half .. 4 half + 3 of a row.
-    DEVICE static void octet_scales(const Row& row, uint32_t half, float2 (&out)[4]) {
+    // lib/linear_octets.cuh: writes both scales of blocks 4 half .. 4 half + 3 of a row to `to + 8 half`.
+    DEVICE static void octet_scales(const Row& row, uint32_t half, float* to) {
         float scale = float_of_half(scale_at(row.octets, row.row)), first[4], second[4];
         floats_of_bytes(groups_of(row.octets, row.row, 2 * half), first);
         floats_of_bytes(groups_of(row.octets, row.row, 2 * half + 1), second);
 #pragma unroll
-        for (int i = 0; i < 4; i++) out[i] = {scale * first[i], scale * second[i]};
+        for (int i = 0; i < 4; i += 2)
+            store4(to + 8 * half + 2 * i, scale * first[i], scale * second[i], scale * first[i + 1],
+                scale * second[i + 1]);
     }
 
     DEVICE static float value(const LinearParams& w, uint32_t row, uint32_t col) {

@@ -9,21 +9,23 @@ use support::case::{Case, StepCase, limits, rows, shuffled_pages, simt_in_octets
 
 use super::stage_diff::{first_difference, prompt};
 
-const TYPES: [&str; 3] = ["q4_k", "q5_k", "q6_k"];
+const TYPES: [&str; 5] = ["q4_k", "q5_k", "q6_k", "q4_0", "q8_0"];
 
 /// Copies of 16 bytes and bulk copies, in two orders of threads each.
 fn in_any_order() -> Vec<Box<dyn Backend>> {
     (0..4).map(|seed| simt_in_octets(seed, "small card")).collect()
 }
 
-/// A projection, gated pairs of rows, and two layers in one launch, of rows that do not fill the last octet;
-/// one tile of rows to two passes.
+/// A projection, gated pairs of rows, and two layers in one launch, of rows that do not fill the last octet,
+/// nor the columns if the type's blocks allow it; one tile of rows to two passes.
 #[test]
 fn products_of_octets_match_the_oracle() {
-    let (dim, ffn_dim, by_block) = (768, 84, ActQuant::I8PerBlock);
+    let (ffn_dim, by_block) = (84, ActQuant::I8PerBlock);
     for name in TYPES {
-        for n_rows in [2, 11, 27, 50] {
-            let ty = ty(name);
+        let ty = ty(name);
+        let (dim, steps) =
+            if ty.block_elems() == 32 { (544, &[11, 50][..]) } else { (768, &[2, 11, 27, 50][..]) };
+        for &n_rows in steps {
             let mut case = Case::new(&format!("octets of {name}, {n_rows} rows"), limits(n_rows, 1, 2));
             let [x, y, h] = [("x", 147), ("y", dim), ("h", ffn_dim)].map(|(name, cols)| case.buf(name, cols));
             let logits = case.p.buf("logits", RowsOf::Outputs, 300);
@@ -59,7 +61,8 @@ fn products_of_octets_match_the_oracle() {
 fn a_row_of_octets_has_the_same_bits_in_every_step() {
     let (n_rows, outputs, cols) = (60, 200, 1280);
     for name in TYPES {
-        for (seed, card) in [(1, "small card"), (2, "rtx 3060"), (3, "small card")] {
+        let cards = [(1, "small card"), (2, "rtx 3060"), (3, "small card")];
+        for (seed, card) in cards.into_iter().take(if ty(name).block_elems() == 32 { 1 } else { 3 }) {
             let mut case = Case::new(&format!("{name}, {n_rows} rows"), limits(n_rows, 1, 1));
             let (y, x) = (case.buf("y", cols), case.buf("x", outputs));
             let w = case.linear_with_bias(ty(name), outputs, cols, ActQuant::I8PerBlock);

@@ -216,7 +216,7 @@ impl Backend for Cuda {
 
     fn other_kernels(&self, p: &Program) -> Option<&'static str> {
         let in_octets = |linear: &Linear| {
-            Products::of(p.weight_decl(linear.w).ty, linear.act).and_then(Products::octet_bytes).is_some()
+            Products::of(p.weight_decl(linear.w).ty, linear.act).and_then(Products::octets).is_some()
         };
         let any = p.stages.iter().any(|(_, stage)| stage.linears().1.any(in_octets));
         (any && self.octets == Octets::Auto && self.has_octets()).then_some("octets")

@@ -34,10 +34,10 @@ fn of_type(format: &WeightFormat) -> Vec<KernelName> {
     let of = |stage| KernelName::of(stage, format.ty.name());
     let floats = |stage| KernelName { floats: true, ..of(stage) };
     let by_block = if format.mma == Some(Mma::Codes) { Matmul::variants(format.mma) } else { &[] };
-    let octets = Products::of(format.ty, ActQuant::I8PerBlock).and_then(Products::octet_bytes);
+    let octets = Products::of(format.ty, ActQuant::I8PerBlock).into_iter().flat_map(Matmul::of_octets);
     // Codes are multiplied as halves if activations are not quantised by block.
     let others = format.mma.map(|mma| if mma == Mma::Codes { Mma::Halves } else { mma });
-    let matmuls = Matmul::variants(others).iter().chain(by_block).chain(octets.map(|_| &Matmul::Octets));
+    let matmuls = Matmul::variants(others).iter().chain(by_block).copied().chain(octets);
     let linear = ["attn_in", "proj_add", "ffn_in", "logits"];
     let mut all: Vec<_> =
         matmuls.flat_map(|matmul| linear.map(|stage| of(stage).of_kind(matmul.kind()))).collect();

@@ -21,32 +21,62 @@ pub const Q5_K_BYTES: usize = Q4_K_BYTES + 32 * ROWS;
 /// Bytes of an octet of Q6_K.
 pub const Q6_K_BYTES: usize = 6 * RUN + 18 * ROWS;
 
+/// Bytes of an octet of Q8_0.
+pub const Q8_0_BYTES: usize = 8 * RUN + 16 * ROWS;
+/// Bytes of an octet of Q4_0.
+pub const Q4_0_BYTES: usize = 4 * RUN + 16 * ROWS;
+
 /// Bytes of a tensor in octets of `octet_bytes`.
 pub fn bytes(octet_bytes: usize, rows: usize, cols: usize) -> u64 {
     (rows.div_ceil(ROWS) as u64).saturating_mul(cols.div_ceil(COLS) as u64).saturating_mul(octet_bytes as u64)
 }
 
-/// Fills octets from a type with blocks of 256 columns: `write` gets a block, its row in the octet, and the
-/// octet.
+/// Fills octets: `write` gets the blocks of up to 256 columns of a row, the row in the octet, and the octet.
 fn each(w: &HostTensor, octet_bytes: usize, write: impl Fn(&[u8], usize, &mut [u8])) -> Cow<'_, [u8]> {
-    let blocks = w.cols / COLS;
-    let row_bytes = w.ty.row_bytes(w.cols).expect("a shape that the type can hold");
-    let block_bytes = row_bytes / blocks.max(1);
-    let mut out = vec![0; w.rows.div_ceil(ROWS) * blocks * octet_bytes];
+    let in_row = w.cols.div_ceil(COLS);
+    let [row_bytes, cols_bytes] =
+        [w.cols, COLS].map(|cols| w.ty.row_bytes(cols).expect("a shape that the type can hold"));
+    let mut out = vec![0; w.rows.div_ceil(ROWS) * in_row * octet_bytes];
     for (row, from) in w.bytes[..w.rows * row_bytes].chunks_exact(row_bytes).enumerate() {
-        let octets = out[row / ROWS * blocks * octet_bytes..].chunks_exact_mut(octet_bytes);
-        for (block, octet) in from.chunks_exact(block_bytes).zip(octets) {
-            write(block, row % ROWS, octet);
+        let octets = out[row / ROWS * in_row * octet_bytes..].chunks_exact_mut(octet_bytes);
+        for (blocks, octet) in from.chunks(cols_bytes).zip(octets) {
+            write(blocks, row % ROWS, octet);
         }
     }
     Cow::Owned(out)
 }
 
-/// Writes a row's 32 bytes of a run: two pieces, which rows 4 to 7 have in reverse order.
+/// Piece `t` of a row's two in a run, which rows 4 to 7 have in reverse order.
+fn piece(octet: &mut [u8], run: usize, row: usize, t: usize) -> &mut [u8] {
+    &mut octet[run * RUN + row * 32 + (t ^ (row / 4)) * 16..][..16]
+}
+
+/// Writes a row's 32 bytes of a run.
 fn write_run(octet: &mut [u8], run: usize, row: usize, from: &[u8]) {
-    for (t, piece) in from.chunks_exact(16).enumerate() {
-        octet[run * RUN + row * 32 + (t ^ (row / 4)) * 16..][..16].copy_from_slice(piece);
+    for (t, bytes) in from.chunks_exact(16).enumerate() {
+        piece(octet, run, row, t).copy_from_slice(bytes);
     }
+}
+
+/// Q8_0: integers, scales.
+pub fn q8_0(w: &HostTensor) -> Cow<'_, [u8]> {
+    each(w, Q8_0_BYTES, |blocks, row, octet| {
+        for (at, block) in blocks.chunks_exact(34).enumerate() {
+            write_run(octet, at, row, &block[2..]);
+            octet[8 * RUN + 16 * row + 2 * at..][..2].copy_from_slice(&block[..2]);
+        }
+    })
+}
+
+/// Q4_0: codes less 8 as signed nibbles, scales.
+pub fn q4_0(w: &HostTensor) -> Cow<'_, [u8]> {
+    each(w, Q4_0_BYTES, |blocks, row, octet| {
+        for (at, block) in blocks.chunks_exact(18).enumerate() {
+            let to = piece(octet, at / 2, row, at % 2);
+            to.iter_mut().zip(&block[2..]).for_each(|(to, from)| *to = from ^ 0x88);
+            octet[4 * RUN + 16 * row + 2 * at..][..2].copy_from_slice(&block[..2]);
+        }
+    })
 }
 
 /// Q4_K: low bits, heads.
@@ -86,13 +116,13 @@ pub fn q6_k(w: &HostTensor) -> Cow<'_, [u8]> {
 #[cfg(test)]
 mod tests {
     use ggml_types::QuantType;
-    use ggml_types::types::{Q4K, Q5K, Q6K};
+    use ggml_types::types::{Q4_0, Q4K, Q5K, Q6K, Q8_0};
     use half::f16;
 
     use super::*;
 
     /// Bytes of a row's piece `t` of a run, as the kernels find them.
-    fn piece(octet: &[u8], run: usize, row: usize, t: usize) -> &[u8] {
+    fn piece_of(octet: &[u8], run: usize, row: usize, t: usize) -> &[u8] {
         &octet[run * 256 + row * 32 + if row < 4 { t } else { 1 - t } * 16..][..16]
     }
 
@@ -103,7 +133,7 @@ mod tests {
     /// Column `col` of a row of Q4_K or Q5_K, by the description in `cuda/types/q4_k.cuh`.
     fn q4_k_value(octet: &[u8], row: usize, col: usize, has_high: bool) -> f32 {
         let (group, t, b) = (col / 32, col % 32 / 16, col % 16);
-        let mut code = piece(octet, group / 2, row, t)[b] >> (group % 2 * 4) & 15;
+        let mut code = piece_of(octet, group / 2, row, t)[b] >> (group % 2 * 4) & 15;
         if has_high {
             let word = 1152 + (group / 2 * 8 + row) * 8 + t * 4;
             code |= (octet[word + b % 4] >> (4 * (group % 2) + b / 4) & 1) << 4;
@@ -122,14 +152,27 @@ mod tests {
     /// The same for Q6_K (`cuda/types/q6_k.cuh`).
     fn q6_k_value(octet: &[u8], row: usize, col: usize) -> f32 {
         let (h, i, t, b) = (col / 128, col % 128 / 32, col % 32 / 16, col % 16);
-        let low = piece(octet, 2 * h + i % 2, row, t)[b] >> (i / 2 * 4) & 15;
-        let high = piece(octet, 4 + h, row, t)[b] >> (2 * i) & 3;
+        let low = piece_of(octet, 2 * h + i % 2, row, t)[b] >> (i / 2 * 4) & 15;
+        let high = piece_of(octet, 4 + h, row, t)[b] >> (2 * i) & 3;
         let group = octet[1536 + 16 * row + 4 * (2 * h + t) + i].cast_signed();
         half(octet, 1664 + 2 * row) * f32::from(group) * (f32::from(low | high << 4) - 32.0)
     }
 
-    /// Every element of a tensor of random bytes is where the kernels look for it, and the rows that fill the
-    /// last octets are 0.
+    /// The same for Q4_0 (`cuda/types/q4_0.cuh`) and Q8_0 (`cuda/types/q8_0.cuh`).
+    fn q4_0_value(octet: &[u8], row: usize, col: usize) -> f32 {
+        let block = col / 32;
+        let byte = piece_of(octet, block / 2, row, block % 2)[col % 16];
+        let signed = (byte >> (col % 32 / 16 * 4) << 4).cast_signed() / 16;
+        half(octet, 1024 + 16 * row + 2 * block) * f32::from(signed)
+    }
+
+    fn q8_0_value(octet: &[u8], row: usize, col: usize) -> f32 {
+        let byte = piece_of(octet, col / 32, row, col % 32 / 16)[col % 16];
+        half(octet, 2048 + 16 * row + 2 * (col / 32)) * f32::from(byte.cast_signed())
+    }
+
+    /// Every element of a tensor of random bytes is where the kernels look for it, and the rows and
+    /// columns that fill the last octets are 0.
     #[test]
     fn octets_have_the_values_of_the_registry() {
         let mut state = 1_u64;
@@ -139,28 +182,29 @@ mod tests {
         };
         /// Reads a column of a row from an octet.
         type Read = fn(&[u8], usize, usize) -> f32;
-        let types: [(&'static dyn QuantType, Read); 3] = [
-            (&Q4K, |octet, row, col| q4_k_value(octet, row, col, false)),
-            (&Q5K, |octet, row, col| q4_k_value(octet, row, col, true)),
-            (&Q6K, q6_k_value),
+        let types: [(&'static dyn QuantType, usize, &[usize], Read); 5] = [
+            (&Q4K, 768, &[0, 2], |octet, row, col| q4_k_value(octet, row, col, false)),
+            (&Q5K, 768, &[0, 2], |octet, row, col| q4_k_value(octet, row, col, true)),
+            (&Q6K, 768, &[208], q6_k_value),
+            (&Q4_0, 736, &[0], q4_0_value),
+            (&Q8_0, 736, &[0], q8_0_value),
         ];
-        let (rows, cols) = (13, 768);
-        for (ty, value) in types {
+        let rows = 13;
+        for (ty, cols, halves, value) in types {
             let row_bytes = ty.row_bytes(cols).unwrap();
             let mut bytes: Vec<u8> = (0..rows * row_bytes).map(|_| random()).collect();
             // Scales that are numbers.
-            for block in bytes.chunks_exact_mut(row_bytes / 3) {
-                let halves = if ty.is(&Q6K) { vec![208] } else { vec![0, 2] };
-                halves.into_iter().for_each(|at| block[at + 1] = block[at + 1] & 0x83 | 0x24);
+            for block in bytes.chunks_exact_mut(row_bytes / (cols / ty.block_elems())) {
+                halves.iter().for_each(|at| block[at + 1] = block[at + 1] & 0x83 | 0x24);
             }
             let w = HostTensor { name: "w".into(), ty, rows, cols, bytes: bytes.into() };
             let packed = crate::cuda::weight::packed(&w);
             let octet_bytes = packed.len() / 6;
-            let mut want = vec![0.0; cols];
+            let mut want = vec![0.0; 768];
             for row in 0..16 {
                 want.fill(0.0);
                 if row < rows {
-                    ty.decode_row(&w.bytes, rows, row, &mut want).unwrap();
+                    ty.decode_row(&w.bytes, rows, row, &mut want[..cols]).unwrap();
                 }
                 for (col, want) in want.iter().enumerate() {
                     let octet = &packed[(row / 8 * 3 + col / 256) * octet_bytes..][..octet_bytes];

@@ -7,7 +7,8 @@ use ggml_types::{HostTensor, QuantType, types};
 use super::alloc::Allocator;
 use super::driver::{Address, Driver};
 use super::kernel_name::KernelName;
-use super::params::{self, LINEAR_ROWS, LinearParams, MMA_CODES_COLS};
+use super::linear::matmul::OctetTiles;
+use super::params::{self, LINEAR_ROWS, LinearParams, MMA_CODES_COLS, OCTET_COLS};
 use super::{octets, pack};
 use crate::layout::planes;
 use crate::{BackendError, MemoryKind};
@@ -31,14 +32,27 @@ pub struct WeightFormat {
     /// 4 times the bytes of a chunk on the device, all planes together, if they are not those of the type's
     /// blocks.
     quarter_bytes: Option<usize>,
-    /// Bytes of an octet, if it is stored in octets; then there are no planes.
-    octet_bytes: Option<usize>,
+    /// Its octets, if it is stored in octets; then there are no planes.
+    octets: Option<OctetFormat>,
     /// Bytes before the planes.
     head_bytes: usize,
     /// Bytes of a row's scale, after the planes.
     row_scale_bytes: usize,
     /// Packs the bytes into the kernels' format.
     pack: fn(&HostTensor) -> Cow<'_, [u8]>,
+}
+
+/// A type in octets.
+#[derive(Clone, Copy)]
+pub struct OctetFormat {
+    /// Bytes of an octet.
+    pub bytes: usize,
+    /// Most tiles of rows of the step for which there is a kernel.
+    pub most_tiles: OctetTiles,
+}
+
+const fn in_octets(bytes: usize, most_tiles: OctetTiles) -> Option<OctetFormat> {
+    Some(OctetFormat { bytes, most_tiles })
 }
 
 /// Operands of a type's kernels on tensor cores.
@@ -95,20 +109,26 @@ pub static WEIGHT_FORMATS: &[WeightFormat] = &[
     WeightFormat { mma: Some(Mma::Halves), ..floats(&types::F16, &types::F16, 8, padded_rows) },
     WeightFormat { mma: None, ..floats(&types::Bf16, &types::Bf16, 8, padded_rows) },
     WeightFormat { mma: None, ..floats(&types::F32, &types::F32, 4, padded_rows) },
-    floats(&types::Q8_0, &types::Q8_0, 16, |w| Cow::Owned(planes::q8_0(&rows_as_they_are(w)))),
-    floats(&types::Q4_0, &types::Q4_0, 32, |w| Cow::Owned(planes::q4_0(&rows_as_they_are(w)))),
     WeightFormat {
-        octet_bytes: Some(octets::Q6_K_BYTES),
+        octets: in_octets(octets::Q8_0_BYTES, OctetTiles::Four),
+        ..floats(&types::Q8_0, &types::Q8_0, 16, octets::q8_0)
+    },
+    WeightFormat {
+        octets: in_octets(octets::Q4_0_BYTES, OctetTiles::Eight),
+        ..floats(&types::Q4_0, &types::Q4_0, 32, octets::q4_0)
+    },
+    WeightFormat {
+        octets: in_octets(octets::Q6_K_BYTES, OctetTiles::Four),
         ..floats(&types::Q6K, &types::Q6K, 64, octets::q6_k)
     },
     WeightFormat {
         kind: Some(0),
-        octet_bytes: Some(octets::Q4_K_BYTES),
+        octets: in_octets(octets::Q4_K_BYTES, OctetTiles::Eight),
         ..floats(&types::Q4K, &types::Q4K, 32, octets::q4_k)
     },
     WeightFormat {
         kind: Some(1),
-        octet_bytes: Some(octets::Q5_K_BYTES),
+        octets: in_octets(octets::Q5_K_BYTES, OctetTiles::Eight),
         ..floats(&types::Q5K, &types::Q4K, 32, octets::q5_k)
     },
     WeightFormat {
@@ -187,7 +207,7 @@ const fn floats(
         mma: Some(Mma::Codes),
         kind: None,
         quarter_bytes: None,
-        octet_bytes: None,
+        octets: None,
         head_bytes: 0,
         row_scale_bytes: 0,
         pack,
@@ -250,8 +270,8 @@ impl WeightFormat {
 
     /// Bytes of a tensor after packing.
     pub fn packed_bytes(&self, rows: usize, cols: usize) -> u64 {
-        if let Some(octet_bytes) = self.octet_bytes {
-            return octets::bytes(octet_bytes, rows, cols);
+        if let Some(octets) = self.octets {
+            return octets::bytes(octets.bytes, rows, cols);
         }
         let chunks = (rows as u64).saturating_mul(self.chunks(cols) as u64);
         let of_chunks = chunks.saturating_mul(self.quarter_bytes() as u64) / 4;
@@ -298,9 +318,9 @@ impl Products {
         self.mma == Some(Mma::Codes)
     }
 
-    /// Bytes of an octet, if kernels for a few rows can stream its weights in octets.
-    pub fn octet_bytes(self) -> Option<usize> {
-        self.format.octet_bytes.filter(|_| self.by_block())
+    /// The octets, if kernels for a few rows can stream them.
+    pub fn octets(self) -> Option<OctetFormat> {
+        self.format.octets.filter(|_| self.by_block())
     }
 
     /// The kernel that quantises rows for those on tensor cores, if any; for products of octets it is
@@ -337,7 +357,8 @@ impl Products {
     /// Bytes of one row of activations as quantised by a separate launch.
     pub fn rounded_bytes(self, cols: usize) -> usize {
         match self.mma {
-            Some(Mma::Codes) => cols.next_multiple_of(MMA_CODES_COLS as usize),
+            // The same for types with octets and without, which may share the launch.
+            Some(Mma::Codes) => cols.next_multiple_of(OCTET_COLS as usize),
             _ => self.act_bytes(cols),
         }
     }
@@ -350,6 +371,7 @@ pub const QUANT_BLOCKS: KernelName = KernelName::of(QUANTIZE, "blocks");
 pub const QUANT_OCTETS: KernelName = KernelName::of(QUANTIZE, "octets");
 const _: () = {
     assert!(params::QUANT_COLS as usize == ActQuant::BLOCK);
+    assert!(OCTET_COLS.is_multiple_of(MMA_CODES_COLS));
     assert!(params::QUANT_ZERO_BITS == ActQuant::NOTHING.to_bits());
 };
 

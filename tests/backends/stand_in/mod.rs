@@ -308,13 +308,13 @@ fn wrong_kernels_of_octets_are_not_chosen() {
     let model = dir.path().join("q4_k.gguf").display().to_string();
     make(&model, "q4_k", "q6_k");
     let run = |more: &[&str]| {
-        let wrong = "card=small ordered wrong=proj_add__q4_k__octets";
+        let wrong = "card=small ordered wrong=proj_add__q4_k__octets16";
         let output = sterna(wrong, &[&RUN[..], &["--backend", "cuda", "-m", &model], more].concat());
         assert!(output.status.success(), "{}", text(&output.stderr));
         (text(&output.stdout), text(&output.stderr))
     };
     let (tested, stderr) = run(&[]);
-    let want = "kernels of octets not used: stage proj_add over 8 rows of this model differs by ";
+    let want = "kernels of octets not used: stage proj_add over 16 rows of this model differs by ";
     assert!(stderr.contains(want), "{stderr}");
     let no_test = ["--no-self-test"];
     assert_eq!(run(&no_test).0, tested, "without a self-test the usual kernels run");

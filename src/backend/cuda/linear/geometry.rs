@@ -1,6 +1,6 @@
 //! Distribution of a linear layer's work over blocks: one function per way of multiplying.
 
-use super::matmul::Matmul;
+use super::matmul::{Matmul, OctetTiles};
 use super::shared::{Part, norm_bytes, part};
 use crate::cuda::driver::Limits;
 use crate::cuda::occupancy;
@@ -87,7 +87,7 @@ impl Problem {
             Matmul::Halves => self.halves(),
             Matmul::Few => self.few(),
             Matmul::Codes => self.codes(),
-            Matmul::Octets => self.octets(),
+            Matmul::Octets(tiles) => self.octets(tiles),
         }
     }
 
@@ -146,21 +146,13 @@ impl Problem {
 
     /// Blocks have equal shares of all spans of columns. There is one per multiprocessor for any number of
     /// rows, because the order of a sum depends on their number.
-    fn octets(&self) -> Geometry {
-        let octet_bytes = self.products.octet_bytes().expect("a type in octets");
+    fn octets(&self, tiles: OctetTiles) -> Geometry {
+        let octet_bytes = self.products.octets().expect("a type in octets").bytes;
         let spans = tiles_of_octets(self.work.rows) * self.cols.div_ceil(OCTET_COLS as usize);
-        let slot_bytes = |tiles: usize| {
-            let acts = (OCTET_CODES_BYTES + OCTET_SCALES_BYTES) as usize;
-            2 * OCTET_UNITS as usize * octet_bytes + tiles * acts
-        };
-        // As many as the kernel takes for any number of rows up to that of the launch.
-        let of_slots = |tiles: usize| {
-            let slots = (OCTET_SLOTS_BYTES as usize / slot_bytes(tiles)).min(OCTET_MAX_SLOTS as usize);
-            slots * slot_bytes(tiles)
-        };
-        let most = self.rows.div_ceil(8).next_power_of_two();
-        let slots = [1, 2, 4, 8].into_iter().filter(|tiles| *tiles <= most).map(of_slots).max();
-        let shared_bytes = OCTET_FIXED_BYTES as usize + slots.expect("one tile");
+        let acts = (OCTET_CODES_BYTES + OCTET_SCALES_BYTES) as usize;
+        let slot_bytes = 2 * OCTET_UNITS as usize * octet_bytes + tiles as usize * acts;
+        let slots = (OCTET_SLOTS_BYTES as usize / slot_bytes).min(OCTET_MAX_SLOTS as usize);
+        let shared_bytes = OCTET_FIXED_BYTES as usize + slots * slot_bytes;
         self.on_tensor_cores(spans.min(self.multiprocessors()), shared_bytes)
     }
 

@@ -24,8 +24,28 @@ pub enum Matmul {
     Few,
     /// Codes on tensor cores, for many rows.
     Codes,
-    /// The same as `Few`, with weights in octets that are streamed through shared memory.
-    Octets,
+    /// The same as `Few`, with weights in octets that are streamed through shared memory, for as many tiles of
+    /// 8 rows at a time.
+    Octets(OctetTiles),
+}
+
+/// Tiles of 8 rows that a kernel which streams octets multiplies at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
+pub enum OctetTiles {
+    One = 1,
+    Two = 2,
+    Four = 4,
+    Eight = 8,
+}
+
+impl OctetTiles {
+    pub const ALL: [Self; 4] = [Self::One, Self::Two, Self::Four, Self::Eight];
+
+    /// The fewest that have `rows` rows, or `most`, which makes several passes.
+    fn of_rows(rows: usize, most: Self) -> Self {
+        let enough = |tiles: &Self| 8 * *tiles as usize >= rows || *tiles == most;
+        Self::ALL.into_iter().find(enough).unwrap_or(most)
+    }
 }
 
 impl Matmul {
@@ -40,17 +60,26 @@ impl Matmul {
         }
     }
 
+    /// The ways of products with weights in octets.
+    pub fn of_octets(products: Products) -> impl Iterator<Item = Self> {
+        let most = products.octets().map(|octets| octets.most_tiles);
+        OctetTiles::ALL.into_iter().filter(move |tiles| Some(*tiles) <= most).map(Self::Octets)
+    }
+
     /// The way for `rows` rows of `cols` inputs. `in_octets` as in `Work`.
     pub fn choose(products: Products, limits: Limits, cols: usize, rows: usize, in_octets: bool) -> Self {
-        let octets = products.octet_bytes().filter(|_| limits.streams_octets && in_octets);
+        let few_rows = limits.streams_octets && in_octets && rows <= OCTET_MAX_ROWS as usize;
+        let octets = products.octets().filter(|_| few_rows);
         match products.mma {
             Some(mma) if rows >= mma.least_rows() => match mma {
                 Mma::Ints => Self::Ints,
                 Mma::IntBlocks => Self::IntBlocks,
                 Mma::Halves => Self::Halves,
-                Mma::Codes if octets.is_some() && rows <= OCTET_MAX_ROWS as usize => Self::Octets,
-                Mma::Codes if rows <= MMA_FEW_ROWS as usize => Self::Few,
-                Mma::Codes => Self::Codes,
+                Mma::Codes => match octets {
+                    Some(octets) => Self::Octets(OctetTiles::of_rows(rows, octets.most_tiles)),
+                    None if rows <= MMA_FEW_ROWS as usize => Self::Few,
+                    None => Self::Codes,
+                },
             },
             _ if rows > 1 && part(products, limits, cols, LINEAR_ROWS as usize).is_some() => Self::Rows,
             mma => Self::variants(mma)[0],
@@ -66,7 +95,10 @@ impl Matmul {
             Self::Ints | Self::IntBlocks | Self::Halves => "mma",
             Self::Few => "few",
             Self::Codes => "codes",
-            Self::Octets => "octets",
+            Self::Octets(OctetTiles::One) => "octets8",
+            Self::Octets(OctetTiles::Two) => "octets16",
+            Self::Octets(OctetTiles::Four) => "octets32",
+            Self::Octets(OctetTiles::Eight) => "octets64",
         }
     }
 

@@ -38,10 +38,9 @@ pub fn together(p: &Program, linears: &[&Linear]) -> Option<Products> {
 
 /// The kernels of a stage for one kind of product.
 fn kernels(stage: &'static str, products: Products) -> impl Iterator<Item = KernelName> {
-    let octets = products.octet_bytes();
-    let matmuls = Matmul::variants(products.mma).iter().chain(octets.map(|_| &Matmul::Octets));
+    let matmuls = Matmul::variants(products.mma).iter().copied().chain(Matmul::of_octets(products));
     let matmuls = matmuls.map(move |matmul| products.kernel(stage, matmul.kind()));
-    matmuls.chain(products.quantize_kernel()).chain(octets.map(|_| QUANT_OCTETS))
+    matmuls.chain(products.quantize_kernel()).chain(products.octets().map(|_| QUANT_OCTETS))
 }
 
 /// The kernels that prepare the input of layers.
@@ -140,7 +139,7 @@ pub fn launches_from<T: bytemuck::Pod>(
         part_chunks: part_chunks as u32,
     };
     let quantize = products.quantize_kernel().filter(|_| matmul.is_on_tensor_cores()).map(|kernel| {
-        let kernel = if matmul == Matmul::Octets { QUANT_OCTETS } else { kernel };
+        let kernel = if matches!(matmul, Matmul::Octets(_)) { QUANT_OCTETS } else { kernel };
         // Meanwhile the weights of the products are prefetched into the GPU's cache.
         let bytes = w.ty.row_bytes(w.cols).expect("it was uploaded") * w.rows;
         let next = NextWeights { data: w.data, bytes: (bytes as u64).min(cx.limits.prefetch_bytes) };
@@ -192,7 +191,7 @@ pub fn rounded<A: Allocator + ?Sized>(
             match mma {
                 Mma::Codes => {
                     row_blocks = row_blocks.max(bytes / ActQuant::BLOCK);
-                    if products.octet_bytes().is_some() && limits.streams_octets {
+                    if products.octets().is_some() && limits.streams_octets {
                         // One counter per tile for each pass over the batch rows.
                         of_octets = of_octets.max(2 * tiles_of_octets(of_weights));
                     }
