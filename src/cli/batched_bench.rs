@@ -9,7 +9,8 @@ use serde::Serialize;
 use super::CliError;
 use super::model_args::ModelArgs;
 use crate::engine::{
-    Batch, BatchOptions, Engine, EngineOptions, Error, Event, GenerateOptions, Request, SamplerOptions, SeqId,
+    AdapterScale, Batch, BatchOptions, Engine, EngineOptions, Error, Event, GenerateOptions, Request,
+    SamplerOptions, SeqId,
 };
 use crate::program::sampling::uniform;
 
@@ -22,7 +23,8 @@ use crate::program::sampling::uniform;
 #[command(after_help = "Examples:
   sterna batched-bench -m model.gguf -npp 128,256 -ntg 128 -npl 1,2,4,8
   sterna batched-bench -m model.gguf -npp 1024 -ntg 64 -npl 16 -pps
-  sterna batched-bench -m model.gguf -npp 64 -ntg 64 -npl 4 --arriving 2048")]
+  sterna batched-bench -m model.gguf -npp 64 -ntg 64 -npl 4 --arriving 2048
+  sterna batched-bench -m model.gguf -npp 8 -ntg 64 -npl 8 --lora a.gguf,b.gguf --lora-each")]
 pub struct BatchedBenchArgs {
     #[command(flatten)]
     model: ModelArgs,
@@ -47,6 +49,10 @@ pub struct BatchedBenchArgs {
     /// waited for their next token
     #[arg(long, value_name = "N", value_parser = at_least_one)]
     arriving: Option<usize>,
+    /// Measure without adapters, and print to stderr how much longer a step takes in which each sequence uses
+    /// one of the adapters of --lora, in turn
+    #[arg(long)]
+    lora_each: bool,
     /// Output format
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t = Format::Md)]
     output_format: Format,
@@ -121,23 +127,32 @@ impl BatchedBenchArgs {
         let n_seqs = pl.saturating_add(usize::from(self.arriving.is_some()));
         let n_ctx = pp.saturating_add(tg).max(self.arriving.unwrap_or(0)).saturating_add(1);
         let options = EngineOptions { n_seqs, ..self.model.options(Some(n_ctx))? };
+        let n_adapters = options.adapters.len();
+        if self.lora_each && (n_adapters == 0 || self.prompt_shared) {
+            return Err("--lora-each needs adapters (--lora FILE), and prompts that are not shared".into());
+        }
         let engine = self.model.load(&self.model.source()?, &options)?;
         let mut out = io::stdout().lock();
         if self.output_format == Format::Md {
             writeln!(out, "{HEAD}")?;
         }
         // The first steps load the weights into memory.
-        measure(&engine, 8, 2, 1, false)?;
+        let prompts = if self.prompt_shared { Prompts::Shared } else { Prompts::Own };
+        let plain = if self.lora_each { Prompts::Adapted(0) } else { prompts };
+        measure(&engine, 8, 2, 1, plain)?;
         for &pp in &self.n_prompt {
             for &tg in &self.n_gen {
                 for &pl in &self.n_parallel {
-                    let times = measure(&engine, pp, tg, pl, self.prompt_shared)?;
+                    let times = measure(&engine, pp, tg, pl, plain)?;
                     let row = Measured::of(pp, tg, pl, self.prompt_shared, times, engine.threads());
                     match self.output_format {
                         Format::Md => writeln!(out, "{}", row.line())?,
                         Format::Jsonl => writeln!(out, "{}", serde_json::to_string(&row)?)?,
                     }
                     out.flush()?;
+                    if self.lora_each {
+                        eprintln!("{}", adapted(&engine, pp, tg, pl, n_adapters)?);
+                    }
                     if let Some(n) = self.arriving {
                         eprintln!("{}", arrive(&engine, pp, pl, n)?);
                     }
@@ -148,17 +163,48 @@ impl BatchedBenchArgs {
     }
 }
 
+/// Prompts of a measurement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Prompts {
+    /// One for all sequences.
+    Shared,
+    /// One per sequence.
+    Own,
+    /// One per sequence, each with one of this number of adapters, in turn, or without any for 0.
+    Adapted(usize),
+}
+
+/// Decodes without adapters and with an adapter per sequence, three times in turns, and compares the medians.
+fn adapted(engine: &Engine, pp: usize, tg: usize, pl: usize, n: usize) -> Result<String, CliError> {
+    let mut seconds = [Vec::new(), Vec::new()];
+    for _ in 0..3 {
+        for (of, n) in seconds.iter_mut().zip([0, n]) {
+            of.push(measure(engine, pp, tg, pl, Prompts::Adapted(n))?[1].as_secs_f64());
+        }
+    }
+    let [plain, with] = seconds.map(|mut of| {
+        of.sort_by(f64::total_cmp);
+        1e3 * of[1] / tg as f64
+    });
+    let ratio = with / plain;
+    Ok(format!(
+        "adapters: a step of {pl} sequences with {} adapters takes {with:.2} ms, {plain:.2} ms without: \
+         {ratio:.2} times",
+        n.min(pl)
+    ))
+}
+
 /// Time of the prefills, each with its first generated token, and time of `tg` further tokens per sequence.
 fn measure(
     engine: &Engine,
     pp: usize,
     tg: usize,
     pl: usize,
-    is_shared: bool,
+    prompts: Prompts,
 ) -> Result<[Duration; 2], CliError> {
     let options = BatchOptions { prompts_first: true, prefix_cache: false, ..BatchOptions::default() };
     let mut batch = engine.batch(options)?;
-    add(&mut batch, pp, tg + 1, pl, is_shared)?;
+    add(&mut batch, pp, tg + 1, pl, prompts)?;
     let (begun, mut n_first) = (Instant::now(), 0);
     while n_first < pl {
         n_first += step(&mut batch)?.len();
@@ -183,7 +229,7 @@ fn step(batch: &mut Batch) -> Result<Vec<(SeqId, Event)>, CliError> {
 fn arrive(engine: &Engine, pp: usize, pl: usize, n: usize) -> Result<String, CliError> {
     let mut batch = engine.batch(BatchOptions { prefix_cache: false, ..BatchOptions::default() })?;
     let room = engine.n_ctx() - pp;
-    add(&mut batch, pp, room, pl, false)?;
+    add(&mut batch, pp, room, pl, Prompts::Own)?;
     let mut alone = Vec::new();
     while alone.len() < 8 {
         let begun = Instant::now();
@@ -220,13 +266,18 @@ fn arrive(engine: &Engine, pp: usize, pl: usize, n: usize) -> Result<String, Cli
     ))
 }
 
-fn add(batch: &mut Batch, pp: usize, max_tokens: usize, pl: usize, is_shared: bool) -> Result<(), CliError> {
-    if is_shared {
+fn add(batch: &mut Batch, pp: usize, max_tokens: usize, pl: usize, prompts: Prompts) -> Result<(), CliError> {
+    if prompts == Prompts::Shared {
         batch.add(&Request { n: pl, ..Request::new(tokens(0, pp), greedy(max_tokens)) })?;
         return Ok(());
     }
     for i in 0..pl {
-        batch.add(&Request::new(tokens(i, pp), greedy(max_tokens)))?;
+        let adapters = match prompts {
+            Prompts::Adapted(0) => Some(Vec::new()),
+            Prompts::Adapted(n) => Some(vec![AdapterScale { adapter: (i % n) as u32, scale: 1.0 }]),
+            Prompts::Shared | Prompts::Own => None,
+        };
+        batch.add(&Request { adapters, ..Request::new(tokens(i, pp), greedy(max_tokens)) })?;
     }
     Ok(())
 }

@@ -19,7 +19,8 @@ use crate::synth::{PRESETS, Preset, Spec, Synth};
 Examples:
   sterna synth --preset tiny tiny.gguf
   sterna synth --preset bitnet-2b-4t --type i2_s --head-type q6_k 2b.gguf
-  sterna synth --preset bitnet-2b-4t --layers 4 --ctx 1024 --seed 7 short.gguf")]
+  sterna synth --preset bitnet-2b-4t --layers 4 --ctx 1024 --seed 7 short.gguf
+  sterna synth --preset llama-3.2-1b --lora-rank 16 --seed 2 adapter.gguf")]
 pub struct SynthArgs {
     /// Shape to start from
     #[arg(long, value_name = "NAME", default_value = "tiny", help = presets())]
@@ -54,6 +55,9 @@ pub struct SynthArgs {
     /// Add a block for multi-token prediction (shapes of Qwen3.5)
     #[arg(long)]
     mtp: bool,
+    /// Write a LoRA adapter of this rank for models of the shape, instead of a model
+    #[arg(long, value_name = "N")]
+    lora_rank: Option<usize>,
     /// Type of the matrices in the blocks [default: the preset's]
     #[arg(long = "type", value_name = "TYPE")]
     ty: Option<String>,
@@ -88,7 +92,11 @@ impl SynthArgs {
     /// An invalid shape; a file that already exists, does not fit on the disk, or cannot be written;
     /// [`Interrupted`](super::Interrupted) after ctrl-C. No partial output is left then.
     pub fn run(self) -> Result<(), CliError> {
-        let synth = Synth::new(&self.spec()?)?;
+        let spec = self.spec()?;
+        let synth = match self.lora_rank {
+            Some(rank) => Synth::adapter(&spec, rank)?,
+            None => Synth::new(&spec)?,
+        };
         let (bytes, n_tensors) = (synth.file_bytes(), synth.n_tensors());
         if self.no_weights {
             return self.write_descriptions(synth);

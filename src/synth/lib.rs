@@ -6,6 +6,7 @@
 //! creates a [`Spec`]; then [`Synth`].
 #![forbid(unsafe_code)]
 
+mod adapter;
 mod names;
 mod preset;
 mod random;
@@ -17,7 +18,7 @@ use std::ops::ControlFlow;
 
 use ggml_types::{QuantError, QuantType};
 
-use sterna_gguf::{self as gguf, GgufError, GgufWriter};
+use sterna_gguf::{self as gguf, GgufError, GgufWriter, Metadata};
 
 pub use preset::{Family, MambaForm, PRESETS, Preset, Spec};
 
@@ -78,8 +79,24 @@ impl Synth {
     /// [`SynthError::Spec`], and [`SynthError::Gguf`] for shapes that the types cannot hold.
     pub fn new(spec: &Spec) -> Result<Self, SynthError> {
         spec.check()?;
-        let tensors = names::tensors(spec);
-        let mut writer = GgufWriter::new(names::metadata(spec))?;
+        Self::of(names::metadata(spec), names::tensors(spec), spec.seed)
+    }
+
+    /// The same for a LoRA adapter of a rank, for models of this shape: a pair of F16 matrices for each
+    /// matrix of attention and of the feed-forward networks.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new); [`SynthError::Spec`] for a rank of 0.
+    pub fn adapter(spec: &Spec, rank: usize) -> Result<Self, SynthError> {
+        spec.check()?;
+        if rank == 0 {
+            return Err(SynthError::Spec { what: "lora_rank", detail: "want at least 1, got 0".into() });
+        }
+        Self::of(adapter::metadata(spec, rank), adapter::tensors(spec, rank)?, spec.seed)
+    }
+
+    fn of(metadata: Metadata, tensors: Vec<Tensor>, seed: u64) -> Result<Self, SynthError> {
+        let mut writer = GgufWriter::new(metadata)?;
         for tensor in &tensors {
             let (rows, cols) = tensor.shape();
             let wrong = |error| GgufError::Quant { name: tensor.name.clone(), error };
@@ -93,7 +110,7 @@ impl Synth {
             })?;
             writer.tensor(&tensor.name, &tensor.dims, id, bytes as u64)?;
         }
-        Ok(Self { seed: spec.seed, tensors, writer })
+        Ok(Self { seed, tensors, writer })
     }
 
     /// Size of the file in bytes.

@@ -4,12 +4,14 @@
 use ggml_types::kv_by_name;
 use sterna::backend::{Backend, MemoryKind};
 use sterna::program::{
-    Act, ActQuant, Attend, Buf, Experts, HeadProj, KvDecl, KvWindow, LatentIn, NormKind, PAGE, Rope,
-    RopeStyle, Row,
+    Act, ActQuant, AdapterScale, Attend, Buf, Experts, HeadProj, KvDecl, KvWindow, LatentIn, NormKind, PAGE,
+    PageTable, Rope, RopeStyle, Row, Stage,
 };
 use support::case::{
     Case, StepCase, backend, backends, few_backends, limits, rows, shuffled_pages, simt, ty,
 };
+
+use super::lora::adapted;
 
 const DIM: usize = 64;
 const N_SEQS: usize = 2;
@@ -82,7 +84,17 @@ fn latent(shape: Shape, codec: &str, q_rank: Option<usize>, n_rows: usize) -> (C
 }
 
 /// Prefills two sequences of these lengths, and decodes one row of each.
-fn check(backends: Vec<Box<dyn Backend>>, (mut case, bufs): (Case, [Buf; 4]), lengths: [u32; 2]) {
+fn check(backends: Vec<Box<dyn Backend>>, case: (Case, [Buf; 4]), lengths: [u32; 2]) {
+    check_in(&shuffled_pages(N_SEQS, N_PAGES), backends, case, lengths);
+}
+
+/// The same with this page table.
+fn check_in(
+    pages: &PageTable,
+    backends: Vec<Box<dyn Backend>>,
+    (mut case, bufs): (Case, [Buf; 4]),
+    lengths: [u32; 2],
+) {
     let [x, q, out, y] = bufs;
     let mut step = |rows: Vec<Row>| StepCase {
         inputs: vec![(x, case.numbers.values(rows.len() * DIM))],
@@ -94,7 +106,47 @@ fn check(backends: Vec<Box<dyn Backend>>, (mut case, bufs): (Case, [Buf; 4]), le
     let decode = [rows(0, one..one + 1), rows(1, other..other + 1)].concat();
     let alone = rows(0, one + 1..one + 2);
     let steps = [step(rows(0, 0..one)), step(rows(1, 0..other)), step(decode), step(alone)];
-    case.check(backends, &shuffled_pages(N_SEQS, N_PAGES), &steps);
+    case.check(backends, pages, &steps);
+}
+
+/// A layer with pairs of two adapters in all its products, `of_heads` also in the heads' matrices of keys.
+fn latent_with_adapters(q_rank: Option<usize>, act: ActQuant, of_heads: bool, n: usize) -> (Case, [Buf; 4]) {
+    let (mut case, bufs) = latent(SMALL, "f32", q_rank, n);
+    case.p.adapters = vec!["one".to_owned(), "two".to_owned()];
+    let Stage::LatentIn(mut s) = case.p.stages[0].1.clone() else { panic!("another stage") };
+    s.wq.act = act;
+    let heads = if of_heads { s.wk.iter_mut().collect() } else { Vec::new() };
+    let latent = s.q_latent.iter_mut().map(|(linear, _)| linear);
+    for linear in latent.chain([&mut s.wq, &mut s.wkv]).chain(heads) {
+        *linear = adapted(&mut case, linear.clone());
+    }
+    case.p.stages[0].1 = s.into();
+    (case, bufs)
+}
+
+/// Rows of sequences with different adapters, in one step and alone.
+#[test]
+fn latent_attention_with_adapters_matches_the_oracle() {
+    let mut pages = shuffled_pages(N_SEQS, N_PAGES);
+    let of = |adapter, scale| AdapterScale { adapter, scale };
+    pages.set_adapters(0, [of(0, 1.0), of(1, -0.5)].into());
+    pages.set_adapters(1, [of(1, 2.0)].into());
+    for (q_rank, act) in
+        [(Some(32), ActQuant::None), (Some(32), ActQuant::I8PerBlock), (None, ActQuant::None)]
+    {
+        check_in(&pages, few_backends(), latent_with_adapters(q_rank, act, false, 9), [9, 2]);
+    }
+    check_in(&pages, cpus(&[1]), latent_with_adapters(Some(32), ActQuant::None, true, 9), [9, 2]);
+}
+
+/// Devices name the adapters that they cannot run.
+#[test]
+fn adapters_of_heads_are_refused_by_name() {
+    let (case, _) = latent_with_adapters(None, ActQuant::None, true, 1);
+    for backend in backend("wgpu", 1).into_iter().chain(simt(1)) {
+        let message = backend.plan(&case.p).map(drop).expect_err("no kernels").to_string();
+        assert!(message.contains("LoRA adapters of the heads of latent attention"), "{message}");
+    }
 }
 
 #[test]

@@ -37,7 +37,7 @@ fn case(name: &str, n_rows: usize) -> Case {
 }
 
 /// Adds pairs of two adapters to a layer, of ranks 3 and 32.
-fn adapted(case: &mut Case, linear: Linear) -> Linear {
+pub(super) fn adapted(case: &mut Case, linear: Linear) -> Linear {
     let (outputs, inputs) = {
         let decl = case.p.weight_decl(linear.w);
         (decl.rows, decl.cols)

@@ -9,7 +9,7 @@ use sterna::backend::NAMES;
 use sterna::gguf::Gguf;
 use sterna::tokenizer::{Special, Tokenizer, TokenizerOptions};
 
-use super::program::{ended_with, golden, ok, refused, sterna};
+use super::program::{ended_with, golden, ok, refused, sterna, sterna_in};
 
 fn model() -> String {
     golden("bitnet/tiny-i2_s.gguf")
@@ -278,6 +278,31 @@ fn batched_bench_prints_the_rows_of_llama_cpp() {
     for wrong in [["-npl", "0"], ["-npp", "x"], ["-ntg", "-1"]] {
         assert_eq!(with_model("batched-bench", &wrong).status.code(), Some(2));
     }
+}
+
+/// Each sequence uses one of two random adapters, and a step without them is measured as well.
+#[test]
+fn batched_bench_measures_adapters() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = |args: &[&str]| sterna_in(dir.path(), args);
+    ok(&run(&["synth", "--type", "f16", "m.gguf"]));
+    for (seed, file) in [("2", "a.gguf"), ("3", "b.gguf")] {
+        ok(&run(&["synth", "--type", "f16", "--lora-rank", "4", "--seed", seed, file]));
+    }
+    let args = ["batched-bench", "-m", "m.gguf", "-t", "1", "-npp", "4", "-ntg", "3", "-npl", "4"];
+    let each = run(&[&args[..], &["--lora", "a.gguf,b.gguf", "--lora-each"]].concat());
+    let said = String::from_utf8(each.stderr.clone()).unwrap();
+    ok(&each);
+    assert!(said.contains("adapters: a step of 4 sequences with 2 adapters takes "), "{said}");
+    let ratio = said.split("without: ").nth(1).and_then(|rest| rest.split(' ').next());
+    assert!(ratio.is_some_and(|ratio| ratio.parse::<f64>().is_ok_and(|ratio| ratio > 0.0)), "{said}");
+    refused(&run(&[&args[..], &["--lora-each"]].concat()), &["--lora-each needs adapters"]);
+    refused(&run(&["synth", "--lora-rank", "0", "c.gguf"]), &["--lora-rank: want at least 1"]);
+    // The adapters change texts.
+    let text = ["run", "-m", "m.gguf", "-t", "1", "-p", "Once", "-n", "12", "--temp", "0", "--ignore-eos"];
+    let [plain, with, other] = [&[][..], &["--lora", "a.gguf"], &["--lora", "b.gguf"]]
+        .map(|more: &[&str]| ok(&run(&[&text[..], more].concat())));
+    assert!(plain != with && with != other, "{plain}");
 }
 
 #[test]

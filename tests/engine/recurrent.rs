@@ -9,7 +9,7 @@ use sterna::Error;
 use sterna::backend::{Backend, cpu::Cpu};
 use sterna::engine::{
     Batch, BatchOptions, BatchStats, Engine, EngineOptions, FewLayers, GenerateOptions, Request, SeqId,
-    Session,
+    Session, Speculation,
 };
 use sterna::gguf::Gguf;
 use sterna::program::PAGE;
@@ -249,45 +249,87 @@ fn batched_sequences_match_single_ones() {
 /// is the same as without drafts, and the model runs each accepted token once.
 #[test]
 fn rejected_drafts_need_no_second_pass() {
-    let n_tokens = 40;
     let families = others().into_iter().filter(|(name, _)| ["lfm2", "granitehybrid"].contains(name));
     for (name, file) in [("qwen35", file())].into_iter().chain(families) {
-        let plain = open_file(&file, &EngineOptions { n_seqs: 2, ..options() });
-        let texts = [1, 2].map(|seed| {
-            let prompt = tokens(seed, 20 + seed as usize);
-            let want = alone(&plain, &prompt, &greedy(n_tokens));
-            (prompt, want)
-        });
-        let devices = ["cuda-simt", "wgpu"].into_iter().filter(|_| name != "granitehybrid");
-        for backend in ["cpu"].into_iter().chain(devices) {
-            let Some(on) = support::case::backend(backend, 2) else { continue };
-            let gguf = Gguf::from_bytes(file.clone().into()).unwrap();
-            let options = EngineOptions { n_seqs: 2, drafts: 8, ..options() };
-            let engine = Engine::on_backend(gguf, &options, on, |_| ()).unwrap();
-            let mut batch = engine.batch(BatchOptions::default()).unwrap();
-            let add = |(prompt, want): &(Vec<u32>, Output)| {
-                let text = [&prompt[..], &want.tokens[..]].concat();
-                let options = GenerateOptions {
-                    speculation: Some(Arc::new(Hints { text, wrong: 4 })),
-                    ..greedy(n_tokens)
-                };
-                batch.add(&Request::new(prompt.clone(), options)).unwrap()[0]
-            };
-            let ids: Vec<SeqId> = texts.iter().map(add).collect();
-            let all = finish(&mut batch);
-            for (id, (_, want)) in ids.iter().zip(&texts) {
-                assert_eq!(all[id], *want, "{name} on {backend}");
-            }
-            let stats = batch.stats();
-            assert_eq!(stats.free_states, stats.states, "{name} on {backend}: a state leaked");
-            assert!(
-                stats.accepted_tokens > 20 && stats.drafted_tokens > stats.accepted_tokens + 15,
-                "{stats:?}"
-            );
-            // The first token of each text follows from its prompt; each step gives one more than it accepts.
-            let n_picked = ids.len() * (n_tokens - 1) - stats.accepted_tokens as usize;
-            assert_eq!(stats.decode_rows, n_picked as u64, "{name} on {backend}: rows ran again");
+        draft_on(&["cpu"], name, &file);
+    }
+}
+
+#[test]
+#[ignore = "thorough: scripts/test --all"]
+fn rejected_drafts_need_no_second_pass_on_devices() {
+    for (name, file) in [("qwen35", file())].into_iter().chain(others()) {
+        draft_on(&["cuda-simt", "wgpu"], name, &file);
+    }
+}
+
+/// Generates two texts with drafts that are rejected in part, and checks the texts and the number of rows.
+fn draft_on(backends: &[&'static str], name: &str, file: &[u8]) {
+    let n_tokens = 40;
+    let plain = open_file(file, &EngineOptions { n_seqs: 2, ..options() });
+    let texts = [1, 2].map(|seed| {
+        let prompt = tokens(seed, 20 + seed as usize);
+        let want = alone(&plain, &prompt, &greedy(n_tokens));
+        (prompt, want)
+    });
+    for backend in backends {
+        let Some(on) = support::case::backend(backend, 2) else { continue };
+        let gguf = Gguf::from_bytes(file.to_vec().into()).unwrap();
+        let options = EngineOptions { n_seqs: 2, drafts: 8, ..options() };
+        let engine = Engine::on_backend(gguf, &options, on, |_| ()).unwrap();
+        let mut batch = engine.batch(BatchOptions::default()).unwrap();
+        let add = |(prompt, want): &(Vec<u32>, Output)| {
+            let text = [&prompt[..], &want.tokens[..]].concat();
+            let speculation = Some(Arc::new(Hints { text, wrong: 4 }) as Arc<dyn Speculation>);
+            let options = GenerateOptions { speculation, ..greedy(n_tokens) };
+            batch.add(&Request::new(prompt.clone(), options)).unwrap()[0]
+        };
+        let ids: Vec<SeqId> = texts.iter().map(add).collect();
+        let all = finish(&mut batch);
+        for (id, (_, want)) in ids.iter().zip(&texts) {
+            assert_eq!(all[id], *want, "{name} on {backend}");
         }
+        let stats = batch.stats();
+        assert_eq!(stats.free_states, stats.states, "{name} on {backend}: a state leaked");
+        let n_rejected = stats.drafted_tokens - stats.accepted_tokens;
+        assert!(stats.accepted_tokens > 20 && n_rejected > 15, "{stats:?}");
+        // The first token of each text follows from its prompt; each step gives one more than it accepts.
+        let n_picked = ids.len() * (n_tokens - 1) - stats.accepted_tokens as usize;
+        assert_eq!(stats.decode_rows, n_picked as u64, "{name} on {backend}: rows ran again");
+    }
+}
+
+/// Sequences draft also after the prefix cache has taken all slots that were free.
+#[test]
+fn a_full_prefix_cache_leaves_a_slot_for_drafts() {
+    let engine = open(&EngineOptions { drafts: 4, checkpoints: Some(1), ..options() });
+    let prompt = tokens(9, 70);
+    let want = alone(&engine, &prompt, &greedy(20));
+    let mut batch = engine.batch(BatchOptions::default()).unwrap();
+    for seed in 0..8 {
+        batch.add(&Request::new(tokens(seed, 70), greedy(2))).unwrap();
+        finish(&mut batch);
+    }
+    // The sequence itself takes the last one.
+    assert!(batch.stats().free_states <= 1, "{:?}", batch.stats());
+    let text = [&prompt[..], &want.tokens[..]].concat();
+    let speculation = Some(Arc::new(Hints { text, wrong: 4 }) as Arc<dyn Speculation>);
+    let options = GenerateOptions { speculation, ..greedy(20) };
+    let id = batch.add(&Request::new(prompt, options)).unwrap()[0];
+    assert_eq!(finish(&mut batch)[&id], want);
+    assert!(batch.stats().accepted_tokens > 5, "{:?}", batch.stats());
+}
+
+/// The plan counts a slot per drafted token, up to 8, and one more per sequence.
+#[test]
+fn plans_count_the_states_after_rows() {
+    let bytes = |drafts| {
+        let engine = open(&EngineOptions { n_seqs: 2, drafts, ..options() });
+        (engine.plan().kv_bytes, engine.program().state_bytes())
+    };
+    let (without, of_slot) = bytes(0);
+    for (drafts, n_slots) in [(1, 3), (3, 5), (8, 10), (48, 10)] {
+        assert_eq!(bytes(drafts), (without + n_slots * of_slot, of_slot), "{drafts} drafts");
     }
 }
 

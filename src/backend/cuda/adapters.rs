@@ -142,12 +142,19 @@ pub struct Adapters<'a> {
     /// The layers that have pairs, each with the location of its output.
     layers: Vec<(&'a Linear, Place)>,
     input: Input<'a>,
+    /// Location of the rows that the input's norm reads, if not its buffer.
+    from: Option<Place>,
 }
 
 /// The operation for those of some layers that have pairs, if there are any.
 pub fn lower<'a>(layers: Vec<(&'a Linear, Place)>, input: Input<'a>) -> Ops<'a> {
+    lower_from(layers, input, None)
+}
+
+/// The same for layers whose input is in another location than its buffer.
+pub fn lower_from<'a>(layers: Vec<(&'a Linear, Place)>, input: Input<'a>, from: Option<Place>) -> Ops<'a> {
     let layers: Vec<_> = layers.into_iter().filter(|(linear, _)| !linear.lora.is_empty()).collect();
-    if layers.is_empty() { Vec::new() } else { vec![Box::new(Adapters { layers, input })] }
+    if layers.is_empty() { Vec::new() } else { vec![Box::new(Adapters { layers, input, from })] }
 }
 
 /// Place of a layer among those of the stage.
@@ -162,14 +169,15 @@ impl Op for Adapters<'_> {
     }
 
     fn launches(&self, cx: &Cx<'_>) -> Vec<Launch> {
-        let Self { layers, input } = self;
+        let Self { layers, input, from } = self;
         let own_norm = |linear: &Linear| linear.norm.as_ref().map(|norm| norm.weight);
         let (mut all, mut left) = (Vec::new(), layers.clone());
         while let Some((first, _)) = left.first().copied() {
             // Layers with the same norm, or without one, share an input.
             let of_input: Vec<_> =
                 left.extract_if(.., |(linear, _)| own_norm(linear) == own_norm(first)).collect();
-            let (norms, x) = normalised(cx, input, first);
+            let x = cx.address(from.unwrap_or(Place::Buf(input.x)));
+            let (norms, x) = normalised(cx, x, input, first);
             all.extend(norms);
             for layers in of_input.chunks(LORA_LAYERS as usize) {
                 let layer = |(linear, out): &(&Linear, Place)| Layer {
@@ -210,9 +218,15 @@ fn normalise(cx: &Cx<'_>, norm: &Norm, [x, to]: [Address; 2], cols: usize, rows:
     }
 }
 
-/// The launches that normalise the input of a layer, and where it is then, with its number of columns.
-fn normalised(cx: &Cx<'_>, input: &Input<'_>, linear: &Linear) -> (Vec<Launch>, (Address, usize)) {
-    let (mut x, cols) = (cx.buf(input.x), cx.p.weight_decl(linear.w).cols);
+/// The launches that normalise the input of a layer, which is at `x`, and where it is then, with its number
+/// of columns.
+fn normalised(
+    cx: &Cx<'_>,
+    mut x: Address,
+    input: &Input<'_>,
+    linear: &Linear,
+) -> (Vec<Launch>, (Address, usize)) {
+    let cols = cx.p.weight_decl(linear.w).cols;
     let norms = input.norm.into_iter().chain(&linear.norm);
     let launch = |(norm, to): (&Norm, Address)| {
         let from = std::mem::replace(&mut x, to);
@@ -270,7 +284,8 @@ pub fn of_slots(
 
 /// The launches that normalise the experts' input for their pairs, and where it is then.
 pub fn input_of_experts(cx: &Cx<'_>, s: &Experts) -> (Vec<Launch>, Address) {
-    let (launches, (x, _)) = normalised(cx, &input_of(s), &s.experts[0].up);
+    let input = input_of(s);
+    let (launches, (x, _)) = normalised(cx, cx.buf(input.x), &input, &s.experts[0].up);
     (launches, x)
 }
 

@@ -1,6 +1,7 @@
 //! Multi-head latent attention: the products, RoPE and KV write, and the projections of each head's vector by
 //! a matrix of its own, which the head's blocks find in a table.
 
+use super::adapters;
 use super::cx::{Cx, Place, words};
 use super::driver::{Launch, Limits};
 use super::kernel_name::KernelName;
@@ -42,7 +43,7 @@ struct Heads<'a> {
     out_pitch: usize,
 }
 
-pub fn lower<'a>(p: &Program, s: &'a LatentIn) -> Ops<'a> {
+pub fn lower<'a>(p: &Program, s: &'a LatentIn, adapted: bool) -> Ops<'a> {
     let LatentIn { x, ref norm, ref q_latent, ref wq, ref wk, ref wkv, kv_norm: _, rope: _, kv, q } = *s;
     let (head_dim, part) = (p.kv_decl(kv).head_dim, p.weight_decl(wq.w).rows / wk.len());
     let (keys, parts) = (Place::Kept(0), Place::Kept(head_dim));
@@ -54,10 +55,18 @@ pub fn lower<'a>(p: &Program, s: &'a LatentIn) -> Ops<'a> {
     };
     let of =
         |layers, input, from| Layers { stage: "latent_in", layers, input, from, soft_cap: None, fused: None };
-    let mut ops: Ops<'a> = vec![Box::new(of(vec![first, (wkv, keys)], input, None))];
+    // The plan rejects pairs of the heads' matrices.
+    let of_adapters = |layers: Vec<(&'a Linear, Place)>, input, from| match adapted {
+        true => adapters::lower_from(layers, input, from),
+        false => Vec::new(),
+    };
+    let layers = vec![first, (wkv, keys)];
+    let mut ops: Ops<'a> = vec![Box::new(of(layers.clone(), input, None))];
+    ops.extend(of_adapters(layers, input, None));
     if let Some((_, norm)) = q_latent {
         let input = Input { norm: Some(norm), ..input };
         ops.push(Box::new(of(vec![(wq, parts)], input, Some(latent))));
+        ops.extend(of_adapters(vec![(wq, parts)], input, Some(latent)));
     }
     ops.push(Box::new(Finish { s, keys, parts }));
     ops.push(Box::new(Heads {

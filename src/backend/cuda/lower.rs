@@ -29,7 +29,7 @@ impl<'a> Lowered<'a> {
             Stage::Embed(s) if adapted => vec![Box::new(s), Box::new(OfTokens(s))],
             Stage::Embed(s) => vec![Box::new(s)],
             Stage::AttnIn(s) => attn_in::lower(p, s, adapted),
-            Stage::LatentIn(s) => latent_in::lower(p, s),
+            Stage::LatentIn(s) => latent_in::lower(p, s, adapted),
             Stage::Attend(s) => attend::lower(p, s),
             Stage::ProjIn(s) => proj_in::lower(s, adapted),
             Stage::Conv(s) => vec![Box::new(s)],

@@ -17,7 +17,7 @@ use super::upload::{self, DeviceWeight};
 use super::weight::{LORA_TYPES as TYPES, WeightFormat};
 use super::{Cx, Device, Dispatch, Grid, mixture};
 use crate::BackendError;
-use crate::device::plan::ADAPTERS_OF_LATENT;
+use crate::device::plan::{ADAPTERS_OF_HEADS, has_adapters_of_heads};
 use sterna_program::{ActQuant, Linear, Lora, Program, RowsOf, Stage, Weight};
 
 /// Words per matrix in the tables.
@@ -32,8 +32,8 @@ fn matrices(stage: &Stage) -> Vec<Weight> {
 /// Reasons why the adapters of a stage cannot run.
 pub fn missing(cx: &Device<'_>, p: &Program, stage: &Stage) -> Vec<String> {
     let mut missing = Vec::new();
-    if matches!(stage, Stage::LatentIn(_) | Stage::HeadProj(_)) && stage.has_adapters() {
-        missing.push(ADAPTERS_OF_LATENT.to_owned());
+    if has_adapters_of_heads(stage) {
+        missing.push(ADAPTERS_OF_HEADS.to_owned());
     }
     let mut bytes = [0_u64; TYPES.len()];
     for w in matrices(stage) {

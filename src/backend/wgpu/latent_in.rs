@@ -112,6 +112,7 @@ pub fn dispatches<'a>(cx: &Cx<'a>, s: &'a LatentIn) -> Vec<Dispatch<'a>> {
         all.push(linear::source_dispatch(cx, &source, wq));
         let of_queries = layer(wq, widths.parts, parts_at);
         all.extend(linear::products(cx, "logits", RowsOf::Step, &of_queries, &memory.acts));
+        all.extend(linear::adapters_after(cx, &source, &of_queries));
     }
 
     let first = cx.p.weight_decl(wk[0].w);

@@ -265,9 +265,33 @@ pub fn input_of_adapters<'a>(
     if !adapters::is_quantised(linear) {
         return (&cx.memory.acts, None);
     }
+    let (to, dispatch) = floats_of(cx, &source_of(cx, input, linear), linear);
+    (to, Some(dispatch))
+}
+
+/// Where rows are stored as floats for adapters, and the dispatch that does so.
+fn floats_of<'a>(cx: &Cx<'a>, source: &Source<'a>, linear: &Linear) -> (&'a Buffer, Dispatch<'a>) {
     let (cols, to) = (cx.p.weight_decl(linear.w).cols, &cx.memory.adapters.inputs);
     let stored = Stored { cols, ints: false, stride: cols.next_multiple_of(8), int8: false, to };
-    (to, Some(store(cx, &source_of(cx, input, linear), stored)))
+    (to, store(cx, source, stored))
+}
+
+/// The dispatches of a layer's adapters, if the step's rows use some, after the products of rows of `source`.
+pub fn adapters_after<'a>(cx: &Cx<'a>, source: &Source<'a>, layer: &Layer<'a>) -> Vec<Dispatch<'a>> {
+    let linear = layer.linear;
+    if !cx.adapted || linear.lora.is_empty() {
+        return Vec::new();
+    }
+    let mut all = Vec::new();
+    let mut x = &cx.memory.acts;
+    if adapters::is_quantised(linear) {
+        let (to, dispatch) = floats_of(cx, source, linear);
+        all.push(dispatch);
+        x = to;
+    }
+    let out = adapters::Out { buffer: layer.out, cols: layer.out_cols, at: layer.out_at };
+    all.extend(adapters::dispatches(cx, &[linear], x, adapters::Rows::Tiles(source.rows), out));
+    all
 }
 
 fn source_of<'a>(cx: &Cx<'a>, input: Input<'a>, linear: &'a Linear) -> Source<'a> {

@@ -258,8 +258,15 @@ impl Batch {
         let part = &mut step.parts[part];
         let seq = &mut self.tasks[part.task].seq;
         let (n, slot) = (seq.draft.len(), seq.slot.expect("it runs"));
-        let grown = n > 0 && self.runner.pages.grow(slot, seq.tokens.len() + n);
-        if !grown || !self.runner.keep_states(seq) {
+        let mut is_ready = n > 0 && self.runner.pages.grow(slot, seq.tokens.len() + n);
+        if is_ready {
+            is_ready = self.runner.keep_states(seq);
+            // The prefix cache may hold the slot that the sequence has for drafts.
+            while !is_ready && self.prefix.evict(&mut self.runner.pages, PageKind::State) {
+                is_ready = self.runner.keep_states(seq);
+            }
+        }
+        if !is_ready {
             seq.draft.clear();
             return 0;
         }

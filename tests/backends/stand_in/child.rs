@@ -7,7 +7,7 @@ use sterna::program::{Buf, PageTable, Row, Sampling, Step};
 use support::case::model::{Model, SMALL};
 use support::case::{Case, Running, limits, shuffled_pages, windowed_limits, windowed_pages};
 
-const WHY: &str = "the stand-in's card";
+pub const WHY: &str = "the stand-in's card";
 
 pub fn card(ordinal: i32) -> Box<dyn Driver> {
     Box::new(Card::open(ordinal).expect(WHY))

@@ -8,6 +8,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+mod adapters;
 mod child;
 mod rules;
 mod streamed;

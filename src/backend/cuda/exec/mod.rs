@@ -21,12 +21,12 @@ use super::tiled::{MMA_LEAST, is_tiled};
 use super::weight::{DeviceWeight, Products};
 use super::{attend, heads, mixture};
 use crate::device::pages;
-use crate::device::plan::{ADAPTERS_OF_LATENT, Missing};
+use crate::device::plan::{ADAPTERS_OF_HEADS, Missing, has_adapters_of_heads};
 use crate::device::sampling::Sampler;
 use crate::device::step::Image;
 use crate::device::tiles::Tiling;
 use crate::{BackendError, DeviceMemory, KvPage, MinBatch, Overhead, StageTime, assert_declared};
-use sterna_program::{Buf, Program, Sampling, Stage, Step};
+use sterna_program::{Buf, Program, Sampling, Step};
 use variant::{Recorder, Variant};
 
 /// A program with its memory and launches.
@@ -142,8 +142,8 @@ pub fn plan(
     p.check()?;
     let mut missing = Missing::of_rows(p.limits.rows);
     for (_, stage) in &p.stages {
-        if matches!(stage, Stage::LatentIn(_) | Stage::HeadProj(_)) && stage.has_adapters() {
-            missing.add(ADAPTERS_OF_LATENT.to_owned());
+        if has_adapters_of_heads(stage) {
+            missing.add(ADAPTERS_OF_HEADS.to_owned());
         }
         match Lowered::of(p, stage).kernels(p, limits) {
             Ok(names) => names
