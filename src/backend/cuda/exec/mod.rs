@@ -64,24 +64,26 @@ pub struct Streamed<'a> {
 /// more than half from 9 rows on, so that few blocks are left for rows that do not exist.
 const SHAPES: [usize; 11] = [1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096];
 
-/// Smallest of these shapes for rows in tiles, of which smaller steps are only the ends of prompts.
+/// Smallest of these shapes for rows in tiles, of which smaller steps are only the ends of prompts. There are
+/// smaller ones for kernels that stream octets, of which each shape has its own.
 const TILED: usize = 64;
 
 /// Rows of the shapes that are also recorded for steps whose rows use adapters: a recording takes memory.
 const ADAPTED: [usize; 6] = [1, 8, 32, 128, 512, 2048];
 
 /// Shapes that launches are recorded for: [`SHAPES`] up to the limits, each for one row of logits and for the
-/// maximum, and those from [`TILED`] on, or the largest, also for rows in tiles. For a program with adapters,
-/// some of them once more ([`ADAPTED`]).
+/// maximum; those from [`TILED`] on (all with octets), or the largest, also for rows in tiles. For a program
+/// with adapters, some of them once more ([`ADAPTED`]).
 fn shapes(p: &Program, of_card: Limits) -> Vec<Shape> {
     let limits = p.limits;
     let mut rows: Vec<usize> = SHAPES.into_iter().filter(|rows| *rows < limits.rows).collect();
     rows.push(limits.rows);
     let can_tile = attend::tiling(p, of_card).is_some();
+    let least_tiled = if of_card.streams_octets { MMA_LEAST } else { TILED };
     let with_outputs = |rows: usize| {
         let most = rows.min(limits.outputs);
         let outputs = if most == 1 { vec![1] } else { vec![1, most] };
-        let tiles = can_tile && rows >= MMA_LEAST && (rows >= TILED || rows == limits.rows);
+        let tiles = can_tile && rows >= MMA_LEAST && (rows >= least_tiled || rows == limits.rows);
         let tiled = [false, true].into_iter().filter(move |tiled| !tiled || tiles);
         let adapted = !p.adapters.is_empty() && (ADAPTED.contains(&rows) || rows == limits.rows);
         let adapted = [false, true].into_iter().filter(move |with| !with || adapted);
