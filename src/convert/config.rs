@@ -337,7 +337,8 @@ impl Config {
         let of_kinds = self.get(&["rope_parameters"]);
         let of_rope = of_kinds.map(|rope| rope.get("full_attention").unwrap_or(rope));
         let of_rope = of_rope.and_then(|rope| rope.get(SHARE)).and_then(Json::as_f64);
-        let share = of_rope.map_or_else(|| self.number(&[SHARE]), |share| Ok(Some(share)))?;
+        // The second is GPT-NeoX's name.
+        let share = of_rope.map_or_else(|| self.number(&[SHARE, "rotary_pct"]), |share| Ok(Some(share)))?;
         let Some(share) = share else { return Ok(head_dim) };
         let rotated = (head_dim as f64 * share) as usize;
         match share <= 1.0 && rotated > 0 && rotated.is_multiple_of(2) {

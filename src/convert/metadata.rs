@@ -185,6 +185,10 @@ pub fn write(
         let sizes = [shape.n_kv_heads, shape.ffn.unwrap_or(0), shape.vocab];
         recurrent.write(sizes, shape.has_mtp, &mut set);
     }
+    if name == "gptneox" {
+        const PARALLEL: &str = "use_parallel_residual";
+        set(PARALLEL, Value::Bool(config.bool(&[PARALLEL]) != Some(false)));
+    }
     if name == "mistral3" {
         for (from, to) in config.rope_numbers(&[
             ("beta_fast", "rope.scaling.yarn_beta_fast"),

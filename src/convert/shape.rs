@@ -163,6 +163,15 @@ impl Sparse {
     }
 }
 
+/// Key heads of a Falcon, if there are fewer than query heads.
+fn falcon_kv_heads(config: &Config) -> Result<Option<usize>, ConvertError> {
+    if config.bool(&["new_decoder_architecture"]) == Some(true) {
+        return config.count(&["num_kv_heads"]);
+    }
+    // The default is that of FalconConfig.
+    Ok(Some(1).filter(|_| config.bool(&["multi_query"]) != Some(false)))
+}
+
 impl Shape {
     /// Reads the dimensions. `vocab` is the number of rows of the embedding.
     ///
@@ -171,7 +180,11 @@ impl Shape {
     pub fn read(config: &Config, arch: &Architecture, vocab: usize) -> Result<Self, ConvertError> {
         let hidden = config.require(&["hidden_size", "n_embd"])?;
         let n_heads = config.require(&["num_attention_heads", "n_head"])?;
-        let n_kv_heads = config.count(&["num_key_value_heads"])?.unwrap_or(n_heads);
+        let n_kv_heads = match config.str(&["model_type"]) {
+            Some("falcon") => falcon_kv_heads(config)?,
+            _ => config.count(&["num_key_value_heads"])?,
+        };
+        let n_kv_heads = n_kv_heads.unwrap_or(n_heads);
         if !n_heads.is_multiple_of(n_kv_heads) {
             let found = config.get(&["num_key_value_heads"]);
             return Err(config.wrong("num_key_value_heads", &format!("a divisor of {n_heads}"), found));
@@ -189,7 +202,7 @@ impl Shape {
         // Then all layers have experts, and no key gives the width of a dense network.
         let has_experts_alone = !arch.fused.is_empty();
         let recurrent = arch.recurrent.map(|read| read(config)).transpose()?;
-        let ffn = match config.count(&["intermediate_size", "n_inner"])? {
+        let ffn = match config.count(&["intermediate_size", "n_inner", "ffn_hidden_size"])? {
             _ if recurrent.as_ref().is_some_and(|recurrent| recurrent.ffn.is_some()) => {
                 recurrent.as_ref().and_then(|recurrent| recurrent.ffn)
             }
@@ -229,7 +242,7 @@ impl Shape {
         ])?;
         let n_layers = match &recurrent {
             Some(recurrent) => recurrent.layers.len(),
-            None => config.require(&["num_hidden_layers", "n_layer"])?,
+            None => config.require(&["num_hidden_layers", "n_layer", "num_layers"])?,
         };
         let has_head_dim = head_dim.is_some();
         let head_dim = head_dim.unwrap_or(hidden / n_heads);

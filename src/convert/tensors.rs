@@ -109,12 +109,14 @@ const TOWER: [(&str, &str); 14] = [
 ];
 
 /// Prefixes of names, with their counterparts in a text model.
-const PREFIXES: [(&str, &str); 10] = [
+const PREFIXES: [(&str, &str); 11] = [
     ("language_model.model.", "model."),
     ("language_model.lm_head.", "lm_head."),
     ("model.language_model.", "model."),
     ("model.text_model.", "model."),
     ("transformer.", ""),
+    // The head of GPT-NeoX.
+    ("embed_out.", "lm_head."),
     ("bert.", ""),
     // A model without its head, such as an embedding model.
     ("embed_tokens.", "model.embed_tokens."),
@@ -163,8 +165,10 @@ impl<'a> NamedTensors<'a> {
                 None => short_name(name),
             };
             // Frequencies and masks, which transformers recomputes.
-            let is_mask = arch.layers == "h."
-                && [".attn.bias", ".attn.masked_bias"].iter().any(|end| short.ends_with(end));
+            let is_mask = ["h.", "gpt_neox.layers."].contains(&arch.layers)
+                && [".attn.bias", ".attn.masked_bias", ".attention.bias", ".attention.masked_bias"]
+                    .iter()
+                    .any(|end| short.ends_with(end));
             let is_unused = arch.unused.iter().any(|prefix| short.starts_with(prefix));
             if is_mask || is_unused || short.ends_with("rotary_emb.inv_freq") {
                 continue;
@@ -548,7 +552,7 @@ impl Planner<'_, '_> {
         match rule.change {
             Change::KeysOfHeads => (0..key, key + value),
             Change::ValuesOfHeads => (key..key + value, key + value),
-            Change::QueriesOfGroups => (0..queries, queries + 2 * head),
+            Change::QueriesOfGroups | Change::Ungroup => (0..queries, queries + 2 * head),
             Change::KeysOfGroups => (queries..queries + head, queries + 2 * head),
             Change::ValuesOfGroups => (queries + head..queries + 2 * head, queries + 2 * head),
             Change::FirstThird | Change::SecondThird | Change::LastThird => {
@@ -864,6 +868,18 @@ impl OutputTensor {
             | Change::FirstThird
             | Change::SecondThird
             | Change::LastThird => self.kept(&bytes, row_bytes).collect::<Vec<_>>().concat().into(),
+            Change::Ungroup => {
+                let (queries, rows) = (self.kept.0.end, self.kept.1);
+                let keys = queries + (rows - queries) / 2;
+                let mut out = Vec::with_capacity(bytes.len());
+                for part in [0..queries, queries..keys, keys..rows] {
+                    let groups = bytes.chunks_exact((rows * row_bytes).max(1));
+                    groups.for_each(|group| {
+                        out.extend_from_slice(&group[part.start * row_bytes..part.end * row_bytes]);
+                    });
+                }
+                out.into()
+            }
             Change::ChannelsFirst => {
                 let patches = bytes.chunks_exact(row_bytes.max(1));
                 patches.flat_map(|patch| transposed(patch, CHANNELS, elem_bytes)).collect::<Vec<u8>>().into()

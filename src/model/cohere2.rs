@@ -2,7 +2,7 @@
 //! norm, and a factor on the logits. In Command R7B and Command A (`cohere2`) three of four layers have a
 //! sliding window, and only these have RoPE.
 
-use super::llama::{Variant, WindowRope, Windowed, decoder};
+use super::llama::{Parallel, Variant, WindowRope, Windowed, decoder};
 use super::{Architecture, Builder, ModelError};
 
 /// Command R7B, Command R.
@@ -17,5 +17,6 @@ fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
     let windows = slides.then_some(Windowed { period: PERIOD, rope: WindowRope::Only, global_first: false });
     let logits = m.factor("logit_scale", 1.0)?;
     let norm = |m: &mut Builder<'_>, stem: &str, dim| m.layer_norm_without_bias(stem, dim);
-    decoder(m, &Variant { windows, logits, norm, parallel: true, ..Variant::PLAIN })
+    let parallel = Some(Parallel::SameNorm);
+    decoder(m, &Variant { windows, logits, norm, parallel, ..Variant::PLAIN })
 }

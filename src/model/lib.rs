@@ -20,8 +20,11 @@ pub mod draft;
 mod drafts;
 mod eagle3;
 pub mod ernie4_5;
+pub mod exaone;
 pub mod exaone4;
+pub mod falcon;
 pub mod falcon_h1;
+pub mod gemma;
 pub mod gemma2;
 pub mod gemma3;
 pub mod gemma3n;
@@ -30,6 +33,7 @@ pub mod glm4;
 pub mod glm4moe;
 pub mod gpt2;
 pub mod gpt_oss;
+pub mod gptneox;
 pub mod granite;
 pub mod granite_hybrid;
 mod hadamard;
@@ -47,8 +51,11 @@ pub mod mistral3;
 mod mixer;
 mod mtp;
 pub mod muse_glimmer;
+pub mod nemotron;
 pub mod nemotron_h;
 pub mod olmo2;
+pub mod olmoe;
+pub mod phi2;
 pub mod phi3;
 pub mod pooling;
 pub mod qwen2;
@@ -102,11 +109,14 @@ pub static REGISTRY: &[&Architecture] = &[
     &qwen35::ARCHITECTURE,
     &qwen3next::ARCHITECTURE,
     &gpt2::ARCHITECTURE,
+    &gptneox::ARCHITECTURE,
     &gemma3::ARCHITECTURE,
+    &gemma::ARCHITECTURE,
     &gemma2::ARCHITECTURE,
     &gemma3n::ARCHITECTURE,
     &gemma4::ARCHITECTURE,
     &olmo2::ARCHITECTURE,
+    &olmoe::ARCHITECTURE,
     &mistral3::ARCHITECTURE,
     &gpt_oss::ARCHITECTURE,
     &smollm3::ARCHITECTURE,
@@ -114,10 +124,12 @@ pub static REGISTRY: &[&Architecture] = &[
     &glm4::ARCHITECTURE,
     &glm4moe::ARCHITECTURE,
     &deepseek2::ARCHITECTURE,
+    &phi2::ARCHITECTURE,
     &phi3::ARCHITECTURE,
     &lfm2::ARCHITECTURE,
     &granite_hybrid::ARCHITECTURE,
     &falcon_h1::ARCHITECTURE,
+    &nemotron::ARCHITECTURE,
     &nemotron_h::ARCHITECTURE,
     &dots1::ARCHITECTURE,
     &afmoe::ARCHITECTURE,
@@ -129,7 +141,9 @@ pub static REGISTRY: &[&Architecture] = &[
     &muse_glimmer::ARCHITECTURE,
     &seed_oss::ARCHITECTURE,
     &ernie4_5::ARCHITECTURE,
+    &exaone::ARCHITECTURE,
     &exaone4::ARCHITECTURE,
+    &falcon::ARCHITECTURE,
     &hunyuan::ARCHITECTURE,
     &cohere2::ARCHITECTURE,
     &starcoder2::ARCHITECTURE,

@@ -38,13 +38,14 @@ pub(super) struct Variant<'a> {
     pub windows: Option<Windowed>,
     /// True if norms precede attention and the feed-forward network.
     pub pre_norms: bool,
-    /// True if the feed-forward network has the input of attention, with the same norm, and both outputs are
-    /// added to the stream.
-    pub parallel: bool,
+    /// Set if the feed-forward network has the input of attention, and both outputs are added to the stream.
+    pub parallel: Option<Parallel>,
     /// Kind of the norms before attention and the feed-forward network, and at the end: reads one by its name
     /// and width.
     pub norm: NormOf,
-    /// Name of the norm before the feed-forward network.
+    /// Name of the norm before attention.
+    pub attn_norm: &'static str,
+    /// Name of the norm before the feed-forward network, if it has one of its own.
     pub ffn_norm: &'static str,
     /// Activation function of the feed-forward network.
     pub act: Act,
@@ -89,8 +90,9 @@ impl Variant<'_> {
         q_scale: None,
         windows: None,
         pre_norms: true,
-        parallel: false,
+        parallel: None,
         norm: |m, stem, dim| m.rms_norm(stem, dim),
+        attn_norm: "attn_norm",
         ffn_norm: "ffn_norm",
         act: Act::Silu,
         acts: &[],
@@ -111,6 +113,15 @@ impl Variant<'_> {
 
 /// Reads a norm by its name and width.
 pub(super) type NormOf = fn(&mut Builder<'_>, &str, usize) -> Result<Norm, ModelError>;
+
+/// Norm of a feed-forward network next to attention.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Parallel {
+    /// That of attention.
+    SameNorm,
+    /// Another one of the same input.
+    OwnNorm,
+}
 
 /// Layers with a sliding window.
 #[derive(Clone, Copy)]
@@ -209,7 +220,7 @@ pub(super) fn layer(
     let (q, y) = (m.buf_of_width("q", q_dim), m.buf_of_width("y", q_dim));
     let kv = m.kv_of(n_kv_heads);
 
-    let norm = form.pre_norms.then(|| (form.norm)(m, &blk("attn_norm"), dim)).transpose()?;
+    let norm = form.pre_norms.then(|| (form.norm)(m, &blk(form.attn_norm), dim)).transpose()?;
     let of_attention = norm.clone();
     let [wq, wk, wv] = m.qkv(&format!("blk.{layer}"), q_dim, kv_dim, dim)?;
     for (name, layer, outputs) in [("q", &wq, q_dim), ("k", &wk, kv_dim), ("v", &wv, kv_dim)] {
@@ -233,9 +244,13 @@ pub(super) fn layer(
             ..AttnIn::of(x, norm, [wq, wk, wv], kv, q)
         },
     );
-    if form.parallel {
+    if let Some(parallel) = form.parallel {
         // Before attention changes the stream.
-        ffn_in(m, form, layer, x, of_attention.clone(), ffn_dim)?;
+        let norm = match parallel {
+            Parallel::SameNorm => of_attention.clone(),
+            Parallel::OwnNorm => Some((form.norm)(m, &blk(form.ffn_norm), dim)?),
+        };
+        ffn_in(m, form, layer, x, norm, ffn_dim)?;
     }
     let gate = match of_attention.as_ref().zip(form.attn_gate) {
         None => None,
@@ -257,8 +272,8 @@ pub(super) fn layer(
     m.push(format!("{layer}.attn_out"), ProjAdd { post, ..ProjAdd::plain(y, w, x) });
 
     let norm = match form.parallel {
-        true => of_attention,
-        false => form.pre_norms.then(|| (form.norm)(m, &blk(form.ffn_norm), dim)).transpose()?,
+        Some(_) => of_attention,
+        None => form.pre_norms.then(|| (form.norm)(m, &blk(form.ffn_norm), dim)).transpose()?,
     };
     if let Some(mixture) = m.mixture()?.filter(|_| form.sparse.is_at(layer)) {
         let Some(norm) = norm else {
@@ -268,7 +283,7 @@ pub(super) fn layer(
         let post = post_norm(m, form, &blk("post_ffw_norm"))?;
         return form.sparse.push(m, mixture, layer, (x, norm, post), form.residual);
     }
-    if !form.parallel {
+    if form.parallel.is_none() {
         ffn_in(m, form, layer, x, norm, ffn_dim)?;
     }
     let hidden = m.buf_of_width("h", ffn_dim);

@@ -16,7 +16,9 @@ use sterna::backend::{Backend, BackendError};
 use sterna::engine::{self, EngineOptions};
 use sterna::gguf::Gguf;
 use sterna::model::{Hyper, Model, Options};
+use sterna::program::{Cost, Step};
 use sterna::synth::{Preset, Spec};
+use support::case::{rows, shuffled_pages};
 
 use super::hollow::hollow_of;
 
@@ -237,6 +239,20 @@ fn latent_attention_takes_few_launches() {
         "proj_add__q8_0",
     ];
     assert_eq!(names(1), of_one);
+    // The stages' bytes, by hand: matrices of 34 bytes per 32 weights, and 576 elements of two bytes for the
+    // row's position and for each that it reads.
+    let options = EngineOptions { n_ctx: Some(4096), ..EngineOptions::default() };
+    let program = engine::program(&gguf, &options).unwrap();
+    let (rows, pages) = (rows(0, 127..128), shuffled_pages(1, 8));
+    let step = Step { rows: &rows, pages: &pages, sampling: &[], changes: &[] };
+    let of_attention = ["0.latent_in", "0.attend", "0.head_proj", "0.attn_out"];
+    let stages = program.stages.iter().filter(|(label, _)| of_attention.contains(&label.as_str()));
+    let costs: Vec<Cost> = stages.map(|(_, stage)| program.stage_cost(stage, &step)).collect();
+    let (queries, keys) = (768 * 2048 + 20 * 256 * 768, 576 * 2048);
+    let (k_b, v_b, output) = (20 * 192 * 512, 20 * 256 * 512, 2048 * 20 * 256);
+    let weights = (queries + keys + k_b + v_b + output) / 32 * 34;
+    assert_eq!((costs.len(), costs.iter().map(|cost| cost.weight_bytes).sum::<u64>()), (4, weights));
+    assert_eq!(costs.iter().map(|cost| cost.kv_bytes).sum::<u64>(), 576 * 2 * (1 + 128));
 }
 
 #[test]

@@ -29,7 +29,15 @@ const ELSEWHERE: [(&str, [&str; 3]); 4] = [
 ];
 
 /// Names with a model that `scripts/golden/transformers` or `qwen3vl` creates, with logits by transformers.
-const OF_TRANSFORMERS: [&str; 24] = [
+const OF_TRANSFORMERS: [&str; 32] = [
+    "gemma",
+    "olmoe",
+    "exaone",
+    "phi2",
+    "nemotron",
+    "gptneox",
+    "falcon",
+    "falcon-40b",
     "apertus",
     "laguna",
     "muse-glimmer",
@@ -109,12 +117,13 @@ fn rows(engine: &Engine, tokens: &[Vec<u32>]) -> Vec<f32> {
     }
 }
 
-/// Models whose layers differ from each other.
-const LAYERED: [&str; 1] = ["llama-layers"];
+/// Further models of an architecture: one whose layers differ from each other, and one with two norms before
+/// attention and the feed-forward network.
+const FURTHER: [&str; 2] = ["llama-layers", "falcon-40b"];
 
 #[test]
 fn rows_match_the_reference() {
-    for name in names().chain(LAYERED) {
+    for name in names().chain(FURTHER) {
         let (path, tokens, want) = golden(name);
         for kernels in simd::all() {
             let got = rows(&engine(&path, &tokens, kernels), &tokens);
@@ -134,7 +143,7 @@ fn rows_match_the_reference() {
 
 #[test]
 fn decode_matches_prefill_to_the_bit() {
-    for name in names().chain(LAYERED) {
+    for name in names().chain(FURTHER) {
         let (path, tokens, _) = golden(name);
         let engine = engine(&path, &tokens, simd::best());
         if !engine.generates() {
@@ -187,6 +196,34 @@ fn latent_attention_on_devices_matches_the_reference() {
                 let alone = session.logits(&[*token]).expect("a step");
                 assert!(far(alone, prompt) <= most_apart, "{device}, {kv}: {:e}", far(alone, prompt));
             }
+        }
+    }
+}
+
+/// xIELU and gates with softplus on devices: models that have them match the reference.
+#[test]
+fn apertus_and_laguna_on_devices_match_the_reference() {
+    for name in ["apertus", "laguna"] {
+        let (path, tokens, want) = golden(name);
+        let largest = want.iter().copied().map(f32::abs).fold(0.0, f32::max);
+        let options = EngineOptions {
+            n_ctx: Some(64),
+            outputs: 64,
+            cache_type_k: "f32".parse().unwrap(),
+            cache_type_v: "f32".parse().unwrap(),
+            act_type: ActType::Trained,
+            ..EngineOptions::default()
+        };
+        for backend in simt(1).into_iter().chain(wgpus()) {
+            let device = backend.device();
+            let gguf = Gguf::open(&path).expect("a golden file");
+            let engine = Engine::on_backend(gguf, &options, backend, |_| ()).expect("kernels for it");
+            let got = all_logits(&engine, &tokens);
+            let far =
+                got.iter().zip(&want).map(|(got, want)| (got - want).abs() / largest).fold(0.0, f32::max);
+            eprintln!("{name}, {device}: {far:.1e}");
+            // f32 sums in another order.
+            assert!(got.len() == want.len() && far <= 1e-5, "{name}, {device}: {far:e}");
         }
     }
 }

@@ -24,6 +24,9 @@ const GEMMA_NORMS: &[Rule] = &[
     plus_one(&["self_attn.q_norm.weight"], "attn_q_norm.weight", &[Head]),
     plus_one(&["self_attn.k_norm.weight"], "attn_k_norm.weight", &[Head]),
 ];
+/// Gemma 1's, which has none after the projections.
+const GEMMA1_NORMS: &[Rule] =
+    &[GEMMA_NORMS[0], plus_one(&["post_attention_layernorm.weight"], "ffn_norm.weight", &[Hidden])];
 /// Gemma 2's, which has no norms of queries and keys.
 const GEMMA2_NORMS: &[Rule] = &[GEMMA_NORMS[0], GEMMA_NORMS[1], GEMMA_NORMS[2], GEMMA_NORMS[3]];
 const GEMMA4_GLOBALS: &[Rule] = &[
@@ -178,6 +181,17 @@ pub static ARCHITECTURES: &[Architecture] = &[
         encoder: true,
         dense: true,
         ..GEMMA3
+    },
+    Architecture {
+        classes: &["GemmaForCausalLM"],
+        // The second is an old name of the first, as transformers reads it.
+        name: |config| gated(config, &["gelu_pytorch_tanh", "gelu"], "gemma"),
+        globals: GEMMA_GLOBALS,
+        layer: &[GEMMA1_NORMS, ATTN_HALVES, ATTN_OTHERS, MLP],
+        tied: true,
+        // Defaults of GemmaConfig.
+        defaults: &[("rms_norm_eps", 1e-6), ("head_dim", 256.0)],
+        ..LLAMA
     },
     Architecture {
         classes: &["Gemma2ForCausalLM"],

@@ -1,6 +1,7 @@
 //! Tables of the supported architectures: tensors with their names, shapes and conversions, in Hugging Face's
 //! order. What several families share is here; a file per family has the rest.
 
+mod classic;
 mod drafts;
 mod encoders;
 mod gemma;
@@ -63,6 +64,8 @@ pub enum Change {
     KeysOfGroups,
     /// The rows of each value head.
     ValuesOfGroups,
+    /// The rows of each key head's queries, key and value, reordered: all queries, all keys, all values.
+    Ungroup,
     /// The first of three equal parts of the rows. The other ones become other tensors.
     FirstThird,
     /// The second one.
@@ -574,8 +577,13 @@ const LLAMA: Architecture = Architecture {
 
 /// Every architecture that can be converted.
 fn all() -> impl Iterator<Item = &'static Architecture> {
-    let families =
-        [latent::ARCHITECTURES, mamba::ARCHITECTURES, encoders::ARCHITECTURES, drafts::ARCHITECTURES];
+    let families = [
+        latent::ARCHITECTURES,
+        mamba::ARCHITECTURES,
+        classic::ARCHITECTURES,
+        encoders::ARCHITECTURES,
+        drafts::ARCHITECTURES,
+    ];
     of_llama().chain(families.into_iter().flatten())
 }
 

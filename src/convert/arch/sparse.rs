@@ -2,7 +2,7 @@
 
 use serde_json::Value as Json;
 
-use super::Dim::{AttnGate, Experts, Head, Hidden, One, Q, Qkv, SharedFfn, Vocab};
+use super::Dim::{AttnGate, Experts, Head, Hidden, Kv, One, Q, Qkv, SharedFfn, Vocab};
 use super::{
     ATTN_HALVES, ATTN_OTHER_BIASES, ATTN_OTHERS, ATTN_PERMUTED, Architecture, Change, ConvertError, EXPERTS,
     GLOBALS, GRANITE_EXPERTS, GRANITE_FACTORS, HEAD_NORMS, HUNYUAN_NORMS, LLAMA, MAYBE_QKV_BIASES, MLP,
@@ -99,6 +99,12 @@ const LAGUNA_EXPERTS: &[Rule] = &[
     ),
 ];
 
+/// OLMoE's, which cover all heads.
+const OLMOE_NORMS: &[Rule] = &[
+    plain(&["self_attn.q_norm.weight"], "attn_q_norm.weight", &[Q]),
+    plain(&["self_attn.k_norm.weight"], "attn_k_norm.weight", &[Kv]),
+];
+
 /// Every architecture of this kind.
 pub static ARCHITECTURES: &[Architecture] = &[
     Architecture {
@@ -106,6 +112,15 @@ pub static ARCHITECTURES: &[Architecture] = &[
         name: qwen3moe,
         layer: &[NORMS, ATTN_HALVES, ATTN_OTHERS, HEAD_NORMS, EXPERTS],
         rope: Rope::Base,
+        ..LLAMA
+    },
+    Architecture {
+        classes: &["OlmoeForCausalLM"],
+        name: olmoe,
+        layer: &[NORMS, OLMOE_NORMS, ATTN_HALVES, ATTN_OTHERS, EXPERTS],
+        expert_width: "intermediate_size",
+        // Defaults of OlmoeConfig.
+        defaults: &[("rms_norm_eps", 1e-5)],
         ..LLAMA
     },
     Architecture {
@@ -205,6 +220,19 @@ pub static ARCHITECTURES: &[Architecture] = &[
         ..LLAMA
     },
 ];
+
+/// GGUF has no key for a limit of queries, keys and values, and readers do not divide the experts' weights.
+fn olmoe(config: &Config) -> Result<&'static str, ConvertError> {
+    const CLIP: &str = "clip_qkv";
+    const NORM: &str = "norm_topk_prob";
+    if let Some(found) = config.get(&[CLIP]) {
+        return Err(config.wrong(CLIP, "none", Some(found)));
+    }
+    if config.bool(&[NORM]) == Some(true) {
+        return Err(config.wrong(NORM, "false", config.get(&[NORM])));
+    }
+    gated(config, &["silu"], "olmoe")
+}
 
 fn bailingmoe2(config: &Config) -> Result<&'static str, ConvertError> {
     const SCORES: &str = "score_function";

@@ -9,6 +9,7 @@ mod golden;
 mod hostile;
 mod hybrid;
 mod metaspace;
+mod of_transformers;
 mod packed;
 mod peft;
 mod round_trip;

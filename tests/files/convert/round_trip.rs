@@ -487,58 +487,6 @@ fn mistral3_is_written_like_llama() {
     }
 }
 
-/// The checkpoints of `scripts/golden/transformers`: their configurations and names are transformers' own.
-#[test]
-fn checkpoints_of_transformers_round_trip() {
-    for name in [
-        "arcee",
-        "seed_oss",
-        "ernie4_5",
-        "hunyuan-dense",
-        "exaone4",
-        "cohere2",
-        "command-r",
-        "starcoder2",
-        "stablelm",
-        "dots1",
-        "ernie4_5-moe",
-        "hunyuan-moe",
-        "afmoe",
-        "qwen2moe",
-        "lfm2moe",
-    ] {
-        let Some(path) = golden(&format!("transformers/{name}.gguf")) else { return };
-        let gguf = Gguf::open(&path).unwrap();
-        let json: Json = serde_json::from_slice(&fs::read(path.with_extension("json")).unwrap()).unwrap();
-        let of_file = |(to, from): (&String, &Json)| -> Vec<(String, Raw)> {
-            let mut raw = raw(&gguf, from.as_str().unwrap());
-            if to.contains('*') {
-                let Raw { dtype, shape, bytes } = raw;
-                let each = bytes.chunks(bytes.len() / shape[0]).enumerate();
-                let of_expert = |(at, bytes): (usize, &[u8])| {
-                    let raw = Raw { dtype: dtype.clone(), shape: shape[1..].to_vec(), bytes: bytes.to_vec() };
-                    (to.replace('*', &at.to_string()), raw)
-                };
-                return each.map(of_expert).collect();
-            }
-            if to.ends_with("conv.conv.weight") {
-                raw.shape.insert(1, 1);
-            } else if to.contains("moe_statics") {
-                raw.shape.insert(0, 1);
-            }
-            let is_of_heads = to.contains("q_proj.weight") || to.contains("k_proj.weight");
-            if json["permuted"] == true && is_of_heads {
-                raw.bytes = halves(&raw.bytes, raw.shape[0] / 16, 16);
-            }
-            vec![(to.clone(), raw)]
-        };
-        let tensors = json["names"].as_object().unwrap().iter().flat_map(of_file).collect();
-        let folder =
-            Folder { config: json["config"].clone(), tokenizer: super::folder::tokenizer(64), tensors };
-        assert_has_all(&folder, &gguf);
-    }
-}
-
 /// Rows of heads of which RoPE rotates neighbours, in the order in which it rotates halves.
 pub(super) fn halves(bytes: &[u8], n_heads: usize, head_dim: usize) -> Vec<u8> {
     let rows: Vec<&[u8]> = bytes.chunks(bytes.len() / (n_heads * head_dim)).collect();
