@@ -87,14 +87,12 @@ fn converted_checkpoints_compute_what_transformers_computes() {
     check(&CASES, ("cpu", false));
 }
 
-/// Neither these texts nor these towers have a RoPE of several axes, or rows of an image that see each other;
-/// a tower that has one runs on the CPU.
+/// Texts and towers on one device.
 #[test]
 #[ignore = "thorough: scripts/test --all"]
 fn images_on_wgpu() {
     if !wgpus().is_empty() {
-        check(&["idefics3", "lfm2"], ("wgpu", false));
-        check(&["mistral3"], ("wgpu", true));
+        check(&CASES, ("wgpu", false));
     }
 }
 
