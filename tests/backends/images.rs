@@ -1,5 +1,5 @@
 //! Images and vision towers: attention of the rows of an image to its later rows, RoPE of several axes, and
-//! bounds of linear layers, against the f64 oracle. CUDA refuses them by name.
+//! bounds of linear layers, against the f64 oracle. CUDA refuses bounds by name.
 
 use ggml_types::kv_by_name;
 use sterna::program::{
@@ -10,7 +10,8 @@ use support::case::{Case, StepCase, backends, limits, rows, shuffled_pages, ty};
 
 const DIM: usize = 64;
 
-fn check(window: Option<u32>, style: RopeStyle, codec: &str, has_bounds: bool) {
+/// Compares the backends whose names begin with `of` with the oracle; CUDA refuses bounds.
+fn check(window: Option<u32>, style: RopeStyle, codec: &str, has_bounds: bool, of: &str) {
     let mut case = Case::new(&format!("window {window:?}, {style:?}, {codec}"), limits(80, 2, 4));
     let [x, q, y, out] = [("x", DIM), ("q", 128), ("y", 128), ("o", DIM)].map(|(name, n)| case.buf(name, n));
     let norm = case.norm(NormKind::Rms, DIM);
@@ -54,21 +55,36 @@ fn check(window: Option<u32>, style: RopeStyle, codec: &str, has_bounds: bool) {
         (pages.clone(), step(&[(0, 58, 72)])),
         (pages.clone(), step(&[(1, 10, 12), (0, 72, 73)])),
     ];
-    let (cuda, others): (Vec<_>, Vec<_>) =
-        backends().into_iter().partition(|backend| backend.name().starts_with("cuda"));
+    let all = backends().into_iter().filter(|backend| backend.name().starts_with(of));
+    let (refusing, others): (Vec<_>, Vec<_>) = all.partition(|_| has_bounds && of == "cuda");
     case.check_each(others, &steps);
-    for cuda in cuda {
+    for cuda in refusing {
         let refused = cuda.plan(&case.p).map_err(|err| err.to_string());
-        let said = refused.expect_err("it has no kernels for images");
-        assert!(said.contains("whole_images"), "{said}");
+        let said = refused.expect_err("it has no kernels for bounds");
+        assert!(said.contains("bounds"), "{said}");
     }
 }
 
 #[test]
-fn images_are_computed_as_the_oracle_does() {
-    check(None, RopeStyle::Halves, "f32", true);
-    check(Some(20), RopeStyle::Adjacent, "f16", false);
-    check(None, RopeStyle::Halves, "f32", false);
+fn images_on_the_cpu() {
+    for window in [None, Some(20)] {
+        for style in [RopeStyle::Halves, RopeStyle::Adjacent] {
+            check(window, style, "f32", true, "cpu");
+        }
+    }
+}
+
+#[test]
+fn images_on_wgpu() {
+    check(Some(20), RopeStyle::Adjacent, "f32", true, "wgpu");
+}
+
+/// With and without tensor cores.
+#[test]
+fn images_on_cuda() {
+    check(Some(20), RopeStyle::Adjacent, "f16", false, "cuda");
+    check(None, RopeStyle::Halves, "f32", false, "cuda");
+    check(None, RopeStyle::Halves, "f32", true, "cuda");
 }
 
 /// A cut image is a bug of the caller.

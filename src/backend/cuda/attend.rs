@@ -209,20 +209,9 @@ fn most_seen(window: Option<u32>) -> u32 {
 
 fn common(cx: &Cx<'_>, s: &Attend) -> AttendCommon {
     // The cache is in the parameters of each kernel; the gate is a separate launch.
-    // `kernels` refuses whole images and softplus.
-    let Attend {
-        q,
-        kv: _,
-        scale,
-        soft_cap,
-        window,
-        ahead,
-        whole_images: _,
-        sinks,
-        gate: _,
-        gate_act: _,
-        out,
-    } = *s;
+    // `kernels` refuses softplus.
+    let Attend { q, kv: _, scale, soft_cap, window, ahead, whole_images, sinks, gate: _, gate_act: _, out } =
+        *s;
     AttendCommon {
         q: cx.buf(q),
         out: cx.buf(out),
@@ -235,7 +224,7 @@ fn common(cx: &Cx<'_>, s: &Attend) -> AttendCommon {
         window: most_seen(window),
         ahead,
         soft_cap: soft_cap.unwrap_or(0.0),
-        reserved: 0,
+        whole_images: u32::from(whole_images),
     }
 }
 
@@ -295,9 +284,6 @@ impl Op for &Attend {
     fn kernels(&self, p: &Program, limits: Limits) -> Result<Vec<KernelName>, String> {
         let decl = p.kv_decl(self.kv);
         kv::check(decl)?;
-        if self.whole_images {
-            return Err("attend__whole_images".to_owned());
-        }
         if self.gate.is_some() && self.gate_act == GateAct::Softplus {
             return Err(
                 "attend: a gate with softplus (Laguna) runs on the CPU and on wgpu, not on CUDA".to_owned()
