@@ -244,11 +244,16 @@ struct StepRow {
     uint32_t output;
 };
 
-/* Further fields per row, for programs whose rows attend to later positions or have token types. */
+/* Further fields per row, for programs whose rows attend to later positions or have token types, and for
+ * those with images. */
 struct StepText {
     /* Position of the sequence's last row in the batch. */
     uint32_t end;
     uint32_t token_type;
+    /* Position after the last row of the row's image; 0 if it is of none. */
+    uint32_t image_end;
+    /* Rotary position on each axis: time, row and column. */
+    uint32_t place[3];
 };
 
 /* Lengths of the step's tables. */
@@ -601,6 +606,9 @@ struct HeadsParams {
     POINTER(const float) values;
     /* As in AttnInParams. */
     POINTER(float) raw;
+    /* [rope.pairs]: axis of each pair, and [rows]: the places; both null if positions have a single axis. */
+    POINTER(const float) axes;
+    POINTER(const struct StepText) texts;
     uint32_t n_heads;
     uint32_t pitch;
     /* Queries are multiplied by 1 + q_factor ln(1 + pos / q_period), unless q_period is 0. */

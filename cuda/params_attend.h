@@ -35,7 +35,7 @@ struct AttendCommon {
     POINTER(uint32_t) arrived;
     /* [n_kv_heads, group]: attention sinks, one more logit per softmax without a position; or null. */
     POINTER(const float) sinks;
-    /* [rows], if rows attend to later positions. */
+    /* [rows], if rows attend to later positions or see images whole. */
     POINTER(const struct StepText) texts;
     float scale;
     /* Query heads per KV head. */
@@ -46,7 +46,8 @@ struct AttendCommon {
     uint32_t ahead;
     /* Soft cap of scores; 0 without one. */
     float soft_cap;
-    uint32_t reserved;
+    /* True if rows of an image attend to all of it, and to nothing later. */
+    uint32_t whole_images;
 };
 
 /* Attention row by row. Partial results are [rows, n_kv_heads, head_tiles] of up to `splits` splits, in the

@@ -36,6 +36,10 @@ DEVICE uint32_t last_seen(uint32_t pos, uint32_t ahead, uint32_t end) {
 
 // The same for batch row r.
 DEVICE uint32_t last_seen(const AttendCommon& common, uint32_t r, uint32_t pos) {
+    if (common.whole_images) {
+        uint32_t image_end = common.texts[r].image_end;
+        if (image_end > 0) return image_end - 1;
+    }
     return common.ahead == 0 ? pos : last_seen(pos, common.ahead, common.texts[r].end);
 }
 

@@ -444,9 +444,9 @@ DEVICE void attend_tiles(const Params& p) {
     uint32_t before = first_seen(row.pos, p.common.window) / kSpan, last_pos = row.pos + tile.rows - 1;
     task.text_end = p.common.ahead == 0 ? last_pos : p.common.texts[tile.first].end;
     task.all_from = first_seen(last_pos, p.common.window);
-    uint32_t all_end = last_seen(row.pos, p.common.ahead, task.text_end) + 1;
+    uint32_t all_end = last_seen(p.common, tile.first, row.pos) + 1;
     task.all_end = all_end;
-    uint32_t n_positions = last_seen(last_pos, p.common.ahead, task.text_end) + 1;
+    uint32_t n_positions = last_seen(p.common, tile.first + tile.rows - 1, last_pos) + 1;
     uint32_t n_spans = (n_positions + kSpan - 1) / kSpan - before;
     uint32_t spans = (n_spans + most_splits - 1) / most_splits;
     spans = spans > kLeastPositions / kSpan ? spans : kLeastPositions / kSpan;
@@ -508,9 +508,12 @@ DEVICE void attend_tiles(const Params& p) {
                 vector = WarpTask<D>(thread).first_vector + thread % kWarpSize / 4;
 #pragma unroll
             for (int half = 0; half < 2; half++) {
-                uint32_t pos = shared.task.pos + (vector + 8 * half) / shared.task.heads;
+                uint32_t row = (vector + 8 * half) / shared.task.heads, pos = shared.task.pos + row;
                 uint32_t from = first_seen(pos, p.common.window),
                     span = last_seen(pos, p.common.ahead, shared.task.text_end) - from;
+                // Vectors after the tile's have no row.
+                if (p.common.whole_images && row * shared.task.heads < shared.task.n)
+                    span = last_seen(p.common, shared.task.first_row + row, pos) - from;
 #pragma unroll
                 for (uint32_t i = 0; i < 2 * kTiles; i++) {
                     uint32_t at = first + 8 * (i / 2) + thread % 4 * 2 + i % 2;

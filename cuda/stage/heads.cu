@@ -4,7 +4,8 @@
 // For models with per-head norms, since many blocks of `attn_in` share a head; and for Q, K and V without a
 // common fused kernel. A warp owns one head of queries, keys or values of one batch row: x = share of the
 // heads, z = row. Shared memory: one head per warp. Requires: earlier launches have written the products,
-// without RoPE. Writes keys and values as attn_in.cuh does.
+// without RoPE. If positions have several axes, each pair is rotated by the row's place on its axis. Writes
+// keys and values as attn_in.cuh does.
 #include "../lib/input.cuh"
 
 // A lane has elements lane, lane + 32, and so on of a head of up to 128 kHeadQuads elements.
@@ -34,13 +35,14 @@ DEVICE void finish_heads(const HeadsParams& p) {
     RowPart<false, false, kHeadQuads> held, weight;
     if (exists && in.norm.kind != NORM_NONE) weight.load(in.norm.weight, head_dim, 0);
     float cos[kElems] = {}, sin[kElems] = {};
-    const float* cos_sin = p.rope.cos_sin + uint64_t(row.pos) * 2 * p.rope.pairs;
     uint32_t n_rotated = part == 1 ? 0 : 2 * p.rope.pairs;
 #pragma unroll
     for (uint32_t j = 0; j < kElems; j++) {
         uint32_t elem = lane + kWarpSize * j;
         if (!exists || elem >= n_rotated) continue;
         uint32_t pair = p.rope.adjacent ? elem / 2 : elem % p.rope.pairs;
+        uint32_t pos = p.axes ? p.texts[r].place[uint32_t(p.axes[pair])] : row.pos;
+        const float* cos_sin = p.rope.cos_sin + uint64_t(pos) * 2 * p.rope.pairs;
         cos[j] = cos_sin[pair];
         sin[j] = cos_sin[p.rope.pairs + pair];
     }

@@ -1,6 +1,8 @@
 //! Configuration of models with two kinds of layers, local and global ones, whose heads may differ (Gemma 4),
 //! or not (Gemma 3n).
 
+use std::collections::BTreeMap;
+
 use serde_json::Value as Json;
 
 use super::ConvertError;
@@ -39,10 +41,16 @@ impl Layered {
     ) -> Result<Self, ConvertError> {
         // Gemma 4's has a default.
         let global_dim = config.count(&["global_head_dim"])?;
-        let (alike, head_dim) = (global_dim.is_none(), global_dim.unwrap_or(head_dim));
+        let alike = global_dim.is_none();
         let slides = kinds(config, n_layers, period, alike)?;
+        let of_globals = of_globals(config, &slides)?;
+        let global_dim = of_globals.map_or(global_dim, |[head_dim, _]| head_dim);
+        let head_dim = global_dim.unwrap_or(head_dim);
         let shares_values = config.bool(&["attention_k_eq_v"]) == Some(true);
-        let global_heads = config.count(&["num_global_key_value_heads"])?.filter(|_| shares_values);
+        let global_heads = match of_globals {
+            Some([_, n_kv_heads]) => n_kv_heads,
+            None => config.count(&["num_global_key_value_heads"])?.filter(|_| shares_values),
+        };
         const SHARED: &str = "num_kv_shared_layers";
         let shared = config.get(&[SHARED]).map_or(Some(0), Json::as_u64).map(|shared| shared as usize);
         let n_own = shared.and_then(|shared| n_layers.checked_sub(shared)).filter(|own| *own > 0);
@@ -118,6 +126,33 @@ impl Layered {
         set("rope.dimension_count", count(self.global.0));
         set("rope.dimension_count_swa", count(head_dim));
     }
+}
+
+/// Head length and KV heads of global layers where they differ from those of local ones, if the configuration
+/// has them by layer, as transformers 5.24 writes it.
+fn of_globals(config: &Config, slides: &[bool]) -> Result<Option<[Option<usize>; 2]>, ConvertError> {
+    const KEY: &str = "per_layer_config";
+    const KNOWN: [&str; 2] = ["head_dim", "num_key_value_heads"];
+    let Some(found) = config.get(&[KEY]) else { return Ok(None) };
+    let read = |layers: &serde_json::Map<String, Json>| {
+        let numbered = layers.iter().map(|(layer, of)| Some((layer.parse().ok()?, of.as_object()?)));
+        let numbered: BTreeMap<usize, _> = numbered.collect::<Option<_>>()?;
+        let globals = (0..slides.len()).filter(|layer| !slides[*layer]);
+        let first = *numbered.values().next()?;
+        let is_alike = numbered.values().all(|of| *of == first);
+        let is_known = first.keys().all(|key| KNOWN.contains(&key.as_str()));
+        if !(is_alike && is_known && numbered.keys().copied().eq(globals)) {
+            return None;
+        }
+        let number = |key: &str| match first.get(key) {
+            None => Some(None),
+            Some(n) => n.as_u64().filter(|n| *n > 0).map(|n| Some(n as usize)),
+        };
+        Some([number(KNOWN[0])?, number(KNOWN[1])?])
+    };
+    let read = found.as_object().and_then(read);
+    let want = "the same head_dim and num_key_value_heads for every layer of full attention";
+    read.map(Some).ok_or_else(|| config.wrong(KEY, want, Some(found)))
 }
 
 /// True per layer with a sliding window: `layer_types`, or all but every `period`-th layer and, if heads

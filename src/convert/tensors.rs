@@ -444,6 +444,7 @@ impl Planner<'_, '_> {
             let name = format!("{from}{short}");
             match rule.change {
                 Change::FirstHalf
+                | Change::EitherFirstHalf
                 | Change::KeysOfHeads
                 | Change::QueriesOfGroups
                 | Change::KeysOfGroups
@@ -481,8 +482,11 @@ impl Planner<'_, '_> {
             }
             want[0] /= 4;
         }
+        let is_either =
+            matches!(rule.change, Change::Either | Change::EitherFirstHalf | Change::EitherSecondHalf);
         for (name, part) in &parts {
-            if part.shape != want {
+            let is_transposed = is_either && part.shape == [want[0], want[2], want[1]];
+            if part.shape != want && !is_transposed {
                 let detail = format!("want {want:?}, found {:?}", part.shape);
                 return Err(ConvertError::tensor(name, detail));
             }
@@ -522,7 +526,7 @@ impl Planner<'_, '_> {
         match rule.change {
             Change::Transpose => info.dims.reverse(),
             Change::Stack | Change::StackStreams => info.dims.insert(0, parts.len()),
-            Change::FirstHalf | Change::SecondHalf => {
+            Change::FirstHalf | Change::SecondHalf | Change::EitherFirstHalf | Change::EitherSecondHalf => {
                 let rows = info.dims.len() - 2;
                 info.dims[rows] /= 2;
             }
@@ -789,11 +793,24 @@ impl OutputTensor {
 
     fn part(&self, checkpoint: &Checkpoint, name: &str, part: &Tensor) -> Result<Bytes, (String, String)> {
         let bytes = checkpoint.bytes(part).map_err(|detail| (name.to_owned(), detail))?;
-        let cols = part.shape.last().copied().unwrap_or(1);
+        let mut cols = part.shape.last().copied().unwrap_or(1);
         let n_matrices = if part.shape.len() > 2 { part.shape[0] } else { 1 };
         let bytes = match self.change {
-            Change::FirstHalf => half(&bytes, n_matrices, 0),
-            Change::SecondHalf => half(&bytes, n_matrices, 1),
+            Change::Either | Change::EitherFirstHalf | Change::EitherSecondHalf
+                if cols != self.info.cols() =>
+            {
+                let elem_bytes = bytes.len() / part.shape.iter().product::<usize>().max(1);
+                let matrices = bytes.chunks_exact((bytes.len() / n_matrices).max(1));
+                let of = matrices.flat_map(|matrix| transposed(matrix, cols, elem_bytes));
+                let of: Vec<u8> = of.collect();
+                cols = self.info.cols();
+                of.into()
+            }
+            _ => bytes,
+        };
+        let bytes = match self.change {
+            Change::FirstHalf | Change::EitherFirstHalf => half(&bytes, n_matrices, 0),
+            Change::SecondHalf | Change::EitherSecondHalf => half(&bytes, n_matrices, 1),
             Change::FirstFrame => half(&bytes, part.shape[0] * part.shape[1], 0),
             Change::SecondFrame => half(&bytes, part.shape[0] * part.shape[1], 1),
             _ => bytes,
@@ -898,6 +915,9 @@ impl OutputTensor {
             | Change::StackStreams
             | Change::FirstHalf
             | Change::SecondHalf
+            | Change::Either
+            | Change::EitherFirstHalf
+            | Change::EitherSecondHalf
             | Change::FirstFrame
             | Change::SecondFrame => bytes,
         })

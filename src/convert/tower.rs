@@ -176,7 +176,9 @@ impl Parts<'_> {
     /// Dimensions, and the side of pictures.
     fn shape(&self) -> Result<(Shape, usize), ConvertError> {
         let Self { tower, whole, vision, .. } = self;
-        let hidden = vision.require(&["hidden_size"])?;
+        // The other key is the width of the text model there.
+        let is_ratio = tower.form == Form::Ratio;
+        let hidden = vision.require(&[if is_ratio { "embed_dim" } else { "hidden_size" }])?;
         let n_heads = vision.require(&["num_attention_heads", "num_heads"])?;
         let head_dim = vision.count(&["head_dim"])?.unwrap_or(hidden / n_heads);
         if n_heads * head_dim != hidden {
@@ -193,16 +195,19 @@ impl Parts<'_> {
         let n_positions = known.unwrap_or((image_size / patch).pow(2));
         const SIDE: &[&str] = &["spatial_merge_size", "scale_factor", "downsample_factor"];
         let side = vision.count(SIDE)?.map_or_else(|| whole.count(SIDE), |side| Ok(Some(side)))?;
-        let tower = TowerShape {
+        let of_tower = TowerShape {
             patch,
             side: side.unwrap_or(tower.side),
             text: whole.require(&["hidden_size"])?,
             projector: whole.count(&["projector_hidden_size"])?.unwrap_or(0),
         };
         let n_layers = vision.require(&["num_hidden_layers", "depth"])?;
-        let ffn = vision.require(&["intermediate_size"])?;
+        let ffn = match is_ratio {
+            true => hidden * vision.require(&["mlp_ratio"])?,
+            false => vision.require(&["intermediate_size"])?,
+        };
         let eps = vision.positive(&["layer_norm_eps", "rms_norm_eps"])?.unwrap_or(1e-6);
-        let shape = Shape::of_tower(tower, [n_layers, hidden, ffn, n_heads, head_dim, n_positions], eps);
+        let shape = Shape::of_tower(of_tower, [n_layers, hidden, ffn, n_heads, head_dim, n_positions], eps);
         Ok((shape, image_size))
     }
 
@@ -274,8 +279,13 @@ impl Parts<'_> {
         let mut keys = vec![("clip.has_vision_encoder".to_owned(), Value::Bool(true))];
         let of_vision = if tower.form == Form::PoolOfAny { "vision." } else { "" };
         keys.push((format!("clip.{of_vision}projector_type"), Value::from(tower.projector)));
-        let act = if tower.act == "silu" { "clip.use_silu" } else { "clip.use_gelu" };
-        keys.push((act.to_owned(), Value::Bool(true)));
+        let act = match tower.act {
+            "silu" => Some("clip.use_silu"),
+            // Readers take it where neither key is true.
+            "quick_gelu" => None,
+            _ => Some("clip.use_gelu"),
+        };
+        keys.extend(act.map(|act| (act.to_owned(), Value::Bool(true))));
         let mut set = |key: &str, value: Value| keys.push((format!("clip.vision.{key}"), value));
         set("image_size", count(image_size));
         set("patch_size", count(parts.patch));
@@ -329,7 +339,7 @@ impl Parts<'_> {
                 set("n_wa_pattern", count(every));
                 set("window_size", count(vision.count(&["window_size"])?.unwrap_or(112)));
             }
-            Form::RowEnds => set("spatial_merge_size", count(parts.side)),
+            Form::RowEnds | Form::Ratio => set("spatial_merge_size", count(parts.side)),
             Form::Tiles => {
                 set("projector.scale_factor", count(parts.side));
                 let longest = |key: &str| {

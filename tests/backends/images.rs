@@ -1,5 +1,5 @@
 //! Images and vision towers: attention of the rows of an image to its later rows, RoPE of several axes, and
-//! bounds of linear layers. On the CPU against the f64 oracle; other backends refuse them by name.
+//! bounds of linear layers, against the f64 oracle. CUDA refuses bounds by name.
 
 use ggml_types::kv_by_name;
 use sterna::program::{
@@ -10,19 +10,20 @@ use support::case::{Case, StepCase, backends, limits, rows, shuffled_pages, ty};
 
 const DIM: usize = 64;
 
-fn check(window: Option<u32>, style: RopeStyle) {
-    let mut case = Case::new(&format!("window {window:?}, {style:?}"), limits(80, 2, 4));
+/// Compares the backends whose names begin with `of` with the oracle; CUDA refuses bounds.
+fn check(window: Option<u32>, style: RopeStyle, codec: &str, has_bounds: bool, of: &str) {
+    let mut case = Case::new(&format!("window {window:?}, {style:?}, {codec}"), limits(80, 2, 4));
     let [x, q, y, out] = [("x", DIM), ("q", 128), ("y", 128), ("o", DIM)].map(|(name, n)| case.buf(name, n));
     let norm = case.norm(NormKind::Rms, DIM);
     let mut layer = |outputs, inputs| {
-        let clamp = Some(Clamp { input: [-0.5, 0.75], output: [-1.0, 1.25] });
+        let clamp = has_bounds.then_some(Clamp { input: [-0.5, 0.75], output: [-1.0, 1.25] });
         Linear { clamp, ..case.linear_with_bias(ty("f16"), outputs, inputs, ActQuant::None) }
     };
     let (qkv, w) = ([layer(128, DIM), layer(64, DIM), layer(64, DIM)], layer(DIM, 128));
     let axes = [Axis::Time, Axis::Row, Axis::Column].into_iter().cycle().take(12).collect();
     let inv_freq = (0..12).map(|i| 0.7_f64.powi(i)).collect();
     let rope = Some(case.p.rope(Rope { style, inv_freq, magnitude: 1.0, axes: Some(axes), ahead: 0 }));
-    let codec = kv_by_name("f32").expect("a codec of the registry");
+    let codec = kv_by_name(codec).expect("a codec of the registry");
     let kv = case.p.kv(KvDecl {
         n_kv_heads: 2,
         head_dim: 32,
@@ -54,14 +55,13 @@ fn check(window: Option<u32>, style: RopeStyle) {
         (pages.clone(), step(&[(0, 58, 72)])),
         (pages.clone(), step(&[(1, 10, 12), (0, 72, 73)])),
     ];
-    let (cpu, others): (Vec<_>, Vec<_>) = backends().into_iter().partition(|backend| backend.name() == "cpu");
-    case.check_each(cpu, &steps);
-    for other in others {
-        let refused = other.plan(&case.p).map_err(|err| err.to_string());
-        let said = refused.expect_err("it has no kernels for images");
-        // Per stage CUDA names one reason, and the input of attention has two.
-        let of_input = if other.name() == "wgpu" { "several_axes" } else { "bounds" };
-        assert!(said.contains("whole_images") && said.contains(of_input), "{said}");
+    let all = backends().into_iter().filter(|backend| backend.name().starts_with(of));
+    let (refusing, others): (Vec<_>, Vec<_>) = all.partition(|_| has_bounds && of == "cuda");
+    case.check_each(others, &steps);
+    for cuda in refusing {
+        let refused = cuda.plan(&case.p).map_err(|err| err.to_string());
+        let said = refused.expect_err("it has no kernels for bounds");
+        assert!(said.contains("bounds"), "{said}");
     }
 }
 
@@ -69,9 +69,22 @@ fn check(window: Option<u32>, style: RopeStyle) {
 fn images_on_the_cpu() {
     for window in [None, Some(20)] {
         for style in [RopeStyle::Halves, RopeStyle::Adjacent] {
-            check(window, style);
+            check(window, style, "f32", true, "cpu");
         }
     }
+}
+
+#[test]
+fn images_on_wgpu() {
+    check(Some(20), RopeStyle::Adjacent, "f32", true, "wgpu");
+}
+
+/// With and without tensor cores.
+#[test]
+fn images_on_cuda() {
+    check(Some(20), RopeStyle::Adjacent, "f16", false, "cuda");
+    check(None, RopeStyle::Halves, "f32", false, "cuda");
+    check(None, RopeStyle::Halves, "f32", true, "cuda");
 }
 
 /// A cut image is a bug of the caller.

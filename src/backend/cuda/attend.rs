@@ -209,20 +209,8 @@ fn most_seen(window: Option<u32>) -> u32 {
 
 fn common(cx: &Cx<'_>, s: &Attend) -> AttendCommon {
     // The cache is in the parameters of each kernel; the gate is a separate launch.
-    // `kernels` refuses whole images.
-    let Attend {
-        q,
-        kv: _,
-        scale,
-        soft_cap,
-        window,
-        ahead,
-        whole_images: _,
-        sinks,
-        gate: _,
-        gate_act: _,
-        out,
-    } = *s;
+    let Attend { q, kv: _, scale, soft_cap, window, ahead, whole_images, sinks, gate: _, gate_act: _, out } =
+        *s;
     AttendCommon {
         q: cx.buf(q),
         out: cx.buf(out),
@@ -235,7 +223,7 @@ fn common(cx: &Cx<'_>, s: &Attend) -> AttendCommon {
         window: most_seen(window),
         ahead,
         soft_cap: soft_cap.unwrap_or(0.0),
-        reserved: 0,
+        whole_images: u32::from(whole_images),
     }
 }
 
@@ -302,9 +290,6 @@ impl Op for &Attend {
     fn kernels(&self, p: &Program, limits: Limits) -> Result<Vec<KernelName>, String> {
         let decl = p.kv_decl(self.kv);
         kv::check(decl)?;
-        if self.whole_images {
-            return Err("attend__whole_images".to_owned());
-        }
         let of_tiles = by_tiles(decl, limits).map(|(tiles, _)| tiles.kernel(kv::kernel("attend", decl)));
         Ok([by_rows(decl).kernel].into_iter().chain(of_tiles).collect())
     }

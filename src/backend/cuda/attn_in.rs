@@ -34,28 +34,16 @@ struct Fused<'a> {
 struct Append<'a>(&'a AttnIn);
 
 pub fn lower<'a>(p: &Program, s: &'a AttnIn, adapted: bool) -> Ops<'a> {
-    // The norm and its input are in `input`; RoPE and the head norms belong to the operations.
-    let AttnIn {
-        x: _,
-        norm: _,
-        wq,
-        wk,
-        wv,
-        q_norm,
-        k_norm,
-        qk_norm,
-        v_norm,
-        rope: _,
-        q_scale,
-        kv: _,
-        q,
-        gate,
-    } = s;
+    // The norm and its input are in `input`; RoPE and the head norms belong to the operations, of which only
+    // `heads` knows places on several axes.
+    let AttnIn { x: _, norm: _, wq, wk, wv, q_norm, k_norm, qk_norm, v_norm, rope, q_scale, kv: _, q, gate } =
+        s;
     let of_rows = *qk_norm == QkNorm::Rows;
     let fused = fused(s).filter(|linears| linear::together(p, linears).is_some());
     let is_fused = fused.is_some() && !adapted;
     let is_normed = [q_norm, k_norm, v_norm].into_iter().any(Option::is_some);
-    let has_heads = !is_fused || gate.is_some() || is_normed || q_scale.is_some();
+    let has_axes = rope.is_some_and(|rope| p.ropes[rope.0 as usize].axes.is_some());
+    let has_heads = !is_fused || gate.is_some() || is_normed || q_scale.is_some() || has_axes;
     let kv_cols = kv_cols(p, s);
     let queries = gate.map(|_| Place::Kept(2 * kv_cols));
     let (q, keys, values) = (queries.unwrap_or(Place::Buf(*q)), Place::Kept(0), Place::Kept(kv_cols));
@@ -163,9 +151,6 @@ impl Op for Append<'_> {
         let decl = p.kv_decl(self.0.kv);
         if !decl.head_dim.is_multiple_of(2) {
             return Err(format!("attn_in with heads of {}", decl.head_dim));
-        }
-        if self.0.rope.is_some_and(|rope| p.ropes[rope.0 as usize].axes.is_some()) {
-            return Err("attn_in__rope_of_several_axes".to_owned());
         }
         // The stage that reads the cache reports its errors.
         let is_known = kv::is_appended(decl) && kv::check(decl).is_ok();

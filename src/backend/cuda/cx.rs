@@ -5,7 +5,7 @@ use super::kernel_name::KernelName;
 use super::memory::Memory;
 use super::params::{NextWeights, StepTables};
 use super::weight::DeviceWeight;
-use sterna_program::{Buf, Kv, Program};
+use sterna_program::{Buf, Kv, PAGE, Program, RopeId};
 
 /// Inputs of the launches of a compiled program.
 pub struct Cx<'a> {
@@ -39,6 +39,12 @@ impl Cx<'_> {
     pub fn kernel(&self, name: KernelName) -> Kernel {
         let kernel = self.driver.kernel(&name.to_string());
         kernel.unwrap_or_else(|| panic!("the plan did not report {name} as missing"))
+    }
+
+    /// Address of the axes of a RoPE's pairs, which follow its cosines and sines.
+    pub fn axes(&self, rope: RopeId) -> Address {
+        let table = self.memory.ropes[rope.0 as usize].cos_sin;
+        table + (8 * self.p.ropes[rope.0 as usize].inv_freq.len() * self.p.limits.pages * PAGE) as u64
     }
 
     pub fn buf(&self, buf: Buf) -> Address {

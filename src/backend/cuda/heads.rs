@@ -49,6 +49,7 @@ impl Op for Heads<'_> {
             let norm = norm.as_ref().filter(|_| s.qk_norm != QkNorm::Rows);
             linear::norm(cx, norm)
         };
+        let axes = s.rope.filter(|rope| cx.p.ropes[rope.0 as usize].axes.is_some());
         let params = HeadsParams {
             step: cx.tables_for(s.kv),
             rope: s.rope.map_or(memory::NO_ROPE, |rope| cx.memory.ropes[rope.0 as usize]),
@@ -62,6 +63,8 @@ impl Op for Heads<'_> {
             keys,
             values,
             raw,
+            axes: axes.map_or(0, |rope| cx.axes(rope)),
+            texts: axes.map_or(0, |_| cx.memory.step.texts()),
             n_heads: n_heads as u32,
             pitch: pitch as u32,
             q_factor: s.q_scale.map_or(0.0, |scale| scale.factor),

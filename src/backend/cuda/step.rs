@@ -63,7 +63,8 @@ impl Sections {
         let runs = runs..runs + n_runs * words::<StepRun>();
         let kept = runs.end..runs.end + if limits.states > 0 { limits.rows } else { 0 };
         let has_types = |(_, stage): &(String, Stage)| matches!(stage, Stage::Embed(s) if s.types.is_some());
-        let of_texts = p.sees_ahead() || p.stages.iter().any(has_types);
+        let has_images = p.sees_whole_images() || p.ropes.iter().any(|rope| rope.axes.is_some());
+        let of_texts = has_images || p.sees_ahead() || p.stages.iter().any(has_types);
         let n_texts = if of_texts { limits.rows } else { 0 };
         let texts = kept.end..kept.end + n_texts * words::<StepText>();
         let pages = PagesAt::new(texts.end, limits);
@@ -151,7 +152,7 @@ impl StepMemory {
         self.at(self.sections.runs.start)
     }
 
-    /// Address of the ends and types of rows, for attention and the embedding; 0 if the program needs none.
+    /// Address of the ends, types and places of rows; 0 if the program needs none.
     pub fn texts(&self) -> Address {
         let texts = &self.sections.texts;
         if texts.is_empty() { 0 } else { self.at(texts.start) }
@@ -275,7 +276,13 @@ impl StepMemory {
         drop(of_step);
         let entries = texts.clone().step_by(words::<StepText>());
         for ((at, row), end) in entries.zip(step.rows).zip(step.ends()) {
-            image.put(at, &StepText { end, token_type: step.pages.token_type(row.seq, row.pos) });
+            let text = StepText {
+                end,
+                token_type: step.pages.token_type(row.seq, row.pos),
+                image_end: step.pages.image_at(row.seq, row.pos).map_or(0, |image| image.end()),
+                place: step.pages.place(row.seq, row.pos),
+            };
+            image.put(at, &text);
         }
         let base = self.base;
         let mut write =

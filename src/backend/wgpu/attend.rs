@@ -76,13 +76,11 @@ pub fn projected_bytes(p: &Program, s: &Attend) -> u64 {
 }
 
 pub fn missing(p: &Program, s: &Attend) -> Vec<String> {
-    let images = s.whole_images.then(|| "attend__whole_images".to_owned());
-    kv::unsupported(p.kv_decl(s.kv)).into_iter().chain(images).collect()
+    kv::unsupported(p.kv_decl(s.kv)).into_iter().collect()
 }
 
 pub fn dispatches<'a>(cx: &Cx<'a>, s: &Attend) -> Vec<Dispatch<'a>> {
-    // `missing` refuses whole images.
-    let Attend { q, kv, scale, soft_cap, window, ahead, whole_images: _, sinks, gate, gate_act, out } = *s;
+    let Attend { q, kv, scale, soft_cap, window, ahead, whole_images, sinks, gate, gate_act, out } = *s;
     let (decl, memory) = (cx.p.kv_decl(kv), cx.memory);
     let (q, out, out_cols) =
         (&memory.bufs[q.0 as usize], &memory.bufs[out.0 as usize], cx.p.buf_decl(out).cols);
@@ -100,8 +98,10 @@ pub fn dispatches<'a>(cx: &Cx<'a>, s: &Attend) -> Vec<Dispatch<'a>> {
     let sinks = sinks.map_or(ABSENT, |sinks| cx.constant(sinks));
     let cap = soft_cap.unwrap_or(0.0).to_bits();
     params.extend([group as u32, tiles as u32, scale.to_bits(), 0, window, sinks, cap]);
-    let sees_ahead = (ahead > 0).then_some(ahead);
-    params.extend(sees_ahead);
+    // The rows of an image that is seen whole see later positions, too.
+    let is_ahead = ahead > 0 || whole_images;
+    let sees_ahead = if is_ahead { vec![ahead, u32::from(whole_images)] } else { Vec::new() };
+    params.extend(&sees_ahead);
     let with_tables = |mut params: Vec<u32>| {
         let tables = kv::SIDES.iter().flat_map(|side| kv::trellis_table(decl, *side)).collect::<Vec<_>>();
         if !tables.is_empty() {
@@ -112,7 +112,7 @@ pub fn dispatches<'a>(cx: &Cx<'a>, s: &Attend) -> Vec<Dispatch<'a>> {
         params
     };
     let params = with_tables(params);
-    let (ahead, latent) = (ahead > 0, decl.values_are_keys);
+    let (ahead, latent) = (is_ahead, decl.values_are_keys);
     let own = (decl.head_dim as u32).div_ceil(2 * THREADS);
     let blocks = (decl.n_kv_heads * tiles) as u32;
     let [keys, values] = &memory.kvs[kv.0 as usize];

@@ -7,14 +7,12 @@ use super::kv::KernelForm;
 use super::linear::{self, ABSENT, Input, Layer};
 use super::shader::{Kernel, page_parts};
 use super::{Cx, Device, Dispatch, Grid, gate, kv, proj_add};
-use sterna_program::{AttnIn, Linear, Norm, Program, QkNorm, RopeStyle, RowsOf};
+use sterna_program::{AttnIn, Linear, Norm, PAGE, Program, QkNorm, RopeStyle, RowsOf};
 
 pub fn missing(cx: &Device<'_>, p: &Program, s: &AttnIn) -> Vec<String> {
     let linears: Vec<&Linear> = [&s.wq].into_iter().chain(&s.wk).chain(&s.wv).collect();
     let mut missing = linear::missing(cx, p, "attn_in", &linears);
     missing.extend(kv::unsupported(p.kv_decl(s.kv)));
-    let has_axes = s.rope.is_some_and(|rope| p.ropes[rope.0 as usize].axes.is_some());
-    missing.extend(has_axes.then(|| "attn_in__rope_of_several_axes".to_owned()));
     missing
 }
 
@@ -118,6 +116,8 @@ pub fn dispatches<'a>(cx: &Cx<'a>, s: &'a AttnIn) -> Vec<Dispatch<'a>> {
             kv::shrink(decl, sides[0]).to_bits(),
             cx.bases(kv),
             if is_fresh { queries_at(cx.p, s) as u32 } else { ABSENT },
+            rope.filter(|(rope, _)| rope.axes.is_some())
+                .map_or(ABSENT, |(rope, _)| (cx.p.limits.pages * PAGE * 2 * rope.inv_freq.len()) as u32),
         ]);
         all.push(Dispatch {
             kernels: vec![(usize::MAX, Kernel::AttnIn(kv::codec(decl, sides[0]).codec))],

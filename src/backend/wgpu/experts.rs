@@ -203,6 +203,7 @@ pub fn dispatches<'a>(cx: &Cx<'a>, s: &'a Experts) -> Vec<Dispatch<'a>> {
         let mut params = linear::norm(cx, None).to_vec();
         let words = linear::act_words(cx.p, down) as u32;
         params.extend([ffn_dim as u32, words, u32::from(int8), 0, 0, ffn_dim as u32]);
+        params.extend(linear::bounds(None));
         Dispatch {
             kernels: vec![(usize::MAX, Kernel::Input { ints: false })],
             params,

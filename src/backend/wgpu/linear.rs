@@ -24,7 +24,11 @@ pub fn missing(cx: &super::Device<'_>, p: &Program, stage: &str, linears: &[&Lin
             continue;
         };
         missing.extend(hadamard::missing(p, linear.basis));
-        missing.extend(linear.clamp.map(|_| format!("{stage} with bounds")));
+        let is_single = !["experts", "head_proj"].contains(&stage);
+        let is_plain = is_single && linear.basis.is_none() && linear.lora.is_empty();
+        if linear.clamp.is_some() && !is_plain {
+            missing.push(format!("{stage} with bounds and adapters, a basis, experts or heads"));
+        }
         if linear.act == ActQuant::I8PerBlock {
             missing.push(format!("{stage} with activations quantised per block"));
         }
@@ -129,10 +133,11 @@ const TOGETHER: usize = 3;
 pub fn share_dispatch(p: &Program, layers: &[&Linear]) -> bool {
     let form = |linear: &Linear| {
         let decl = p.weight_decl(linear.w);
-        (decl.ty.name(), decl.cols, linear.act, linear.basis.is_some(), linear.norm.is_some())
+        let is_plain = linear.basis.is_none() && linear.norm.is_none();
+        (decl.ty.name(), decl.cols, linear.act, is_plain, linear.clamp.map(|clamp| clamp.input))
     };
     let first = form(layers[0]);
-    let is_plain = !first.3 && !first.4;
+    let is_plain = first.3;
     let is_new = |(i, linear): (usize, &&Linear)| layers[..i].iter().all(|other| other.w != linear.w);
     (2..=TOGETHER).contains(&layers.len())
         && is_plain
@@ -180,7 +185,8 @@ pub fn together<'a>(cx: &Cx<'a>, input: Input<'a>, layers: Vec<Layer<'a>>) -> Op
         let part = &weight.parts[0];
         params.extend(weight.params(part));
         params.extend([layer.linear.scale.to_bits(), bias, layer.out_cols as u32, layer.out_at as u32]);
-        params.extend([(part.at / 16) as u32, 0, 0, 0]);
+        params.push((part.at / 16) as u32);
+        params.extend(bounds(layer.linear.clamp.map(|clamp| clamp.output)));
     }
     params.resize(12 + 12 * TOGETHER, 0);
     let most_rows = weights.iter().map(|w| w.rows).max().unwrap_or(0);
@@ -207,7 +213,8 @@ fn ints(cx: &Cx<'_>, linear: &Linear) -> bool {
 fn is_stored_form(cx: &Cx<'_>, source: &Source<'_>, linear: &Linear) -> bool {
     let Source { x: _, norm, first_at, pitch, each, rows } = *source;
     let cols = cx.p.weight_decl(linear.w).cols;
-    let is_plain = norm.is_none() && linear.act == ActQuant::None && !ints(cx, linear);
+    let is_plain =
+        norm.is_none() && linear.clamp.is_none() && linear.act == ActQuant::None && !ints(cx, linear);
     is_plain
         && (first_at, each, rows) == (0, 1, RowsOf::Step)
         && pitch == cols
@@ -218,6 +225,11 @@ fn is_stored_form(cx: &Cx<'_>, source: &Source<'_>, linear: &Linear) -> bool {
 pub fn is_same_input(cx: &Cx<'_>, a: &Linear, b: &Linear) -> bool {
     // The length of a row of activations may depend on the chunks of a type.
     (a.act, ints(cx, a), act_words(cx.p, a)) == (b.act, ints(cx, b), act_words(cx.p, b))
+}
+
+/// Bounds in a kernel's parameters: 1 if there are some, and both.
+pub fn bounds(of: Option<[f32; 2]>) -> [u32; 3] {
+    of.map_or([0; 3], |[lower, upper]| [1, lower.to_bits(), upper.to_bits()])
 }
 
 /// Rows of a buffer that are the input of layers.
@@ -240,6 +252,7 @@ struct Stored<'a> {
     /// Distance between rows, in words.
     stride: usize,
     int8: bool,
+    bounds: Option<[f32; 2]>,
     to: &'a Buffer,
 }
 
@@ -252,7 +265,8 @@ pub fn input_dispatch<'a>(cx: &Cx<'a>, input: Input<'a>, linear: &'a Linear) -> 
 pub fn source_dispatch<'a>(cx: &Cx<'a>, source: &Source<'a>, linear: &Linear) -> Dispatch<'a> {
     let (cols, stride) = (cx.p.weight_decl(linear.w).cols, act_words(cx.p, linear));
     let (ints, int8) = (ints(cx, linear), linear.act == ActQuant::I8PerToken);
-    store(cx, source, Stored { cols, ints, stride, int8, to: &cx.memory.acts })
+    let bounds = linear.clamp.map(|clamp| clamp.input);
+    store(cx, source, Stored { cols, ints, stride, int8, bounds, to: &cx.memory.acts })
 }
 
 /// The input of a layer's adapters, and the dispatch that writes it if it is not that of the layer: only
@@ -272,7 +286,9 @@ pub fn input_of_adapters<'a>(
 /// Where rows are stored as floats for adapters, and the dispatch that does so.
 fn floats_of<'a>(cx: &Cx<'a>, source: &Source<'a>, linear: &Linear) -> (&'a Buffer, Dispatch<'a>) {
     let (cols, to) = (cx.p.weight_decl(linear.w).cols, &cx.memory.adapters.inputs);
-    let stored = Stored { cols, ints: false, stride: cols.next_multiple_of(8), int8: false, to };
+    // `missing` refuses adapters of layers with bounds.
+    let stride = cols.next_multiple_of(8);
+    let stored = Stored { cols, ints: false, stride, int8: false, bounds: None, to };
     (to, store(cx, source, stored))
 }
 
@@ -307,7 +323,7 @@ fn source_of<'a>(cx: &Cx<'a>, input: Input<'a>, linear: &'a Linear) -> Source<'a
 
 fn store<'a>(cx: &Cx<'a>, source: &Source<'a>, stored: Stored<'a>) -> Dispatch<'a> {
     let Source { x, norm: of_source, first_at, pitch, each, rows } = *source;
-    let Stored { cols, ints, stride, int8, to } = stored;
+    let Stored { cols, ints, stride, int8, bounds: of_stored, to } = stored;
     let memory = cx.memory;
     let mut params = norm(cx, of_source).to_vec();
     params.extend([
@@ -318,6 +334,7 @@ fn store<'a>(cx: &Cx<'a>, source: &Source<'a>, stored: Stored<'a>) -> Dispatch<'
         first_at as u32,
         pitch as u32,
     ]);
+    params.extend(bounds(of_stored));
     Dispatch {
         kernels: vec![(usize::MAX, Kernel::Input { ints })],
         params,
@@ -335,8 +352,8 @@ pub fn products<'a>(
     acts: &'a Buffer,
 ) -> impl Iterator<Item = Dispatch<'a>> {
     let (linear, memory) = (layer.linear, cx.memory);
-    // `input_dispatch` and `adapters` handle the other fields; the plan rejects bounds.
-    let Linear { w, norm: _, bias, act: _, scale, basis: _, lora: _, clamp: _ } = *linear;
+    // `input_dispatch` and `adapters` handle the other fields.
+    let Linear { w, norm: _, bias, act: _, scale, basis: _, lora: _, clamp } = *linear;
     let weight = &cx.weights[w.0 as usize];
     let (ty, ints) = (WeightFormat::of(weight.ty).expect("it was uploaded").kernels.name(), ints(cx, linear));
     let kernel = move |rows| Kernel::Linear { stage, ty, ints, rows, experts: false };
@@ -349,13 +366,14 @@ pub fn products<'a>(
         layer.out_at as u32,
         layer.what,
     ];
+    let of_output = bounds(clamp.map(|clamp| clamp.output));
     let (out, most) = (layer.out, ROWS[ROWS.len() - 1]);
     weight.parts.iter().map(move |part| Dispatch {
         kernels: ROWS
             .iter()
             .map(|&rows| (if rows == most { usize::MAX } else { rows as usize }, kernel(rows)))
             .collect(),
-        params: weight.params(part).into_iter().chain(shared).collect(),
+        params: weight.params(part).into_iter().chain(shared).chain(of_output).collect(),
         buffers: vec![&memory.step.buffer, &memory.constants, part.alone(), acts, &memory.quants, out],
         grid: Grid::Products { of_weight: part.rows.len() as u32, rows },
     })

@@ -21,8 +21,8 @@ const ROW: usize = 3;
 /// Words per run of rows.
 const RUN: usize = 7;
 
-/// Words per row that only encoders read.
-const ENCODER_ROW: usize = 2;
+/// Words per row that only encoders and programs with images read.
+const ENCODER_ROW: usize = 6;
 
 /// Placeholder for the slot of a state if the sequence begins.
 const NO_STATE: u32 = u32::MAX;
@@ -44,7 +44,7 @@ struct Sections {
     runs: usize,
     /// Per row, the slot for the state after it.
     kept: usize,
-    /// Rows of encoders; empty for other programs.
+    /// Rows of encoders and of programs with images; empty for other programs.
     encoder_rows: usize,
     adapters: AdaptersAt,
     pages: PagesAt,
@@ -160,7 +160,11 @@ impl StepMemory {
         let n_encoder_rows = step.rows.len().min((adapters.counts - encoder_rows) / ENCODER_ROW);
         for (i, (row, end)) in step.rows.iter().zip(step.ends()).take(n_encoder_rows).enumerate() {
             let token_type = step.pages.token_type(row.seq, row.pos);
-            image.put(encoder_rows + i * ENCODER_ROW, &[end, token_type]);
+            // The end of the row's image is 0 without one.
+            let image_end = step.pages.image_at(row.seq, row.pos).map_or(0, |image| image.end());
+            let [time, grid_row, column] = step.pages.place(row.seq, row.pos);
+            let of_row = [end, token_type, image_end, time, grid_row, column];
+            image.put(encoder_rows + i * ENCODER_ROW, &of_row);
         }
         let buffer = &self.buffer;
         let mut write = |word: usize, words: &[u32]| {
@@ -180,9 +184,13 @@ impl StepMemory {
     }
 }
 
-/// True if a stage reads data that only encoders have: rows that see later positions, or token types.
+/// True if a stage reads data that only encoders have, rows that see later positions or token types, or data
+/// of images.
 fn is_encoder(p: &Program) -> bool {
-    p.sees_ahead() || p.stages.iter().any(|(_, stage)| matches!(stage, Stage::Embed(s) if s.types.is_some()))
+    let has_images = p.sees_whole_images() || p.ropes.iter().any(|rope| rope.axes.is_some());
+    has_images
+        || p.sees_ahead()
+        || p.stages.iter().any(|(_, stage)| matches!(stage, Stage::Embed(s) if s.types.is_some()))
 }
 
 /// Rows that hold the last position of a page.

@@ -164,7 +164,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
         ..LLAMA
     },
     Architecture {
-        classes: &["Qwen2_5_VLForConditionalGeneration"],
+        classes: &["Qwen2_5_VLForConditionalGeneration", "Qwen2VLForConditionalGeneration"],
         name: |config| gated(config, &["silu"], "qwen2vl"),
         layer: &[NORMS, ATTN_HALVES, ATTN_OTHERS, QKV_BIASES, MLP],
         rope: Rope::Base,

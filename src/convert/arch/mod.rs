@@ -43,6 +43,12 @@ pub enum Change {
     FirstHalf,
     /// The second half of each expert's rows.
     SecondHalf,
+    /// Nothing, for matrices of experts that some checkpoints store transposed, as their shape says.
+    Either,
+    /// The first half of each expert's rows of such matrices.
+    EitherFirstHalf,
+    /// The second half.
+    EitherSecondHalf,
     /// Reorders the rows of a delta net's value heads: from grouped by key head, as in Hugging Face's files,
     /// to alternating between key heads.
     TileRows,

@@ -2,7 +2,9 @@
 
 use serde_json::Value as Json;
 
-use super::Dim::{AttnGate, Experts, Head, Hidden, Kv, One, Q, Qkv, SharedFfn, Vocab};
+use super::Dim::{
+    AttnGate, ExpertFfn, ExpertGateUp, Experts, Head, Hidden, Kv, One, Q, Qkv, SharedFfn, Vocab,
+};
 use super::{
     ATTN_HALVES, ATTN_OTHER_BIASES, ATTN_OTHERS, ATTN_PERMUTED, Architecture, Change, ConvertError, EXPERTS,
     GLOBALS, GRANITE_EXPERTS, GRANITE_FACTORS, HEAD_NORMS, HUNYUAN_NORMS, LLAMA, MAYBE_QKV_BIASES, MLP,
@@ -105,6 +107,24 @@ const OLMOE_NORMS: &[Rule] = &[
     plain(&["self_attn.k_norm.weight"], "attn_k_norm.weight", &[Kv]),
 ];
 
+/// Published checkpoints store the transpose of each matrix, those that transformers 5 writes do not.
+const QWEN3VL_EXPERTS: &[Rule] = &[
+    EXPERTS[0],
+    matrix(
+        &["mlp.experts.gate_up_proj"],
+        "ffn_gate_exps.weight",
+        &[Experts, ExpertGateUp, Hidden],
+        Change::EitherFirstHalf,
+    ),
+    matrix(
+        &["mlp.experts.gate_up_proj"],
+        "ffn_up_exps.weight",
+        &[Experts, ExpertGateUp, Hidden],
+        Change::EitherSecondHalf,
+    ),
+    matrix(&["mlp.experts.down_proj"], "ffn_down_exps.weight", &[Experts, Hidden, ExpertFfn], Change::Either),
+];
+
 /// Every architecture of this kind.
 pub static ARCHITECTURES: &[Architecture] = &[
     Architecture {
@@ -121,6 +141,15 @@ pub static ARCHITECTURES: &[Architecture] = &[
         expert_width: "intermediate_size",
         // Defaults of OlmoeConfig.
         defaults: &[("rms_norm_eps", 1e-5)],
+        ..LLAMA
+    },
+    Architecture {
+        classes: &["Qwen3VLMoeForConditionalGeneration"],
+        // Weights of the chosen experts sum to 1, whatever the configuration says.
+        name: |config| all_experts(config, "qwen3vlmoe"),
+        layer: &[NORMS, ATTN_HALVES, ATTN_OTHERS, HEAD_NORMS, QWEN3VL_EXPERTS],
+        rope: Rope::Base,
+        sections: true,
         ..LLAMA
     },
     Architecture {

@@ -18,6 +18,9 @@ pub enum Form {
     Deepstack,
     /// The same without others; most layers attend within windows.
     Windows,
+    /// The same, and all layers see the whole picture. The widths of the tower and of its networks are
+    /// `embed_dim` and a multiple of it.
+    Ratio,
     /// A network over patches, and a row after each row of tokens.
     RowEnds,
     /// A matrix over joined patches of tiles.
@@ -298,6 +301,36 @@ const QWEN25_LAYER: &[Rule] = &[
     plain(&["mlp.down_proj.bias"], "ffn_down.bias", &[Hidden]),
 ];
 
+const QWEN2_NORM_BIAS: Rule = plain(&["tower.merger.ln_q.bias"], "v.post_ln.bias", &[Hidden]);
+const QWEN2_LAYER: &[Rule] = &[
+    QWEN25_LAYER[0],
+    plain(&["norm1.bias"], "ln1.bias", &[Hidden]),
+    QWEN25_LAYER[1],
+    QWEN25_LAYER[2],
+    QWEN25_LAYER[3],
+    QWEN25_LAYER[4],
+    QWEN25_LAYER[5],
+    QWEN25_LAYER[6],
+    QWEN25_LAYER[7],
+    QWEN25_LAYER[8],
+    QWEN25_LAYER[9],
+    plain(&["norm2.bias"], "ln2.bias", &[Hidden]),
+    matrix(&["mlp.fc1.weight"], "ffn_up.weight", &[Ffn, Hidden], Change::None),
+    plain(&["mlp.fc1.bias"], "ffn_up.bias", &[Ffn]),
+    matrix(&["mlp.fc2.weight"], "ffn_down.weight", &[Hidden, Ffn], Change::None),
+    plain(&["mlp.fc2.bias"], "ffn_down.bias", &[Hidden]),
+];
+const QWEN2_GLOBALS: &[Rule] = &[
+    QWEN25_GLOBALS[0],
+    QWEN25_GLOBALS[1],
+    QWEN25_GLOBALS[2],
+    QWEN2_NORM_BIAS,
+    QWEN25_GLOBALS[3],
+    QWEN25_GLOBALS[4],
+    QWEN25_GLOBALS[5],
+    QWEN25_GLOBALS[6],
+];
+
 const IDEFICS3_GLOBALS: &[Rule] = &[
     PATCHES,
     PATCH_BIAS,
@@ -429,6 +462,27 @@ pub static TOWERS: &[Tower] = &[
         defaults: &[
             ("hidden_size", 3584.0),
             ("intermediate_size", 3420.0),
+            ("depth", 32.0),
+            ("num_heads", 16.0),
+            ("patch_size", 14.0),
+            ("layer_norm_eps", 1e-6),
+        ],
+        side: 2,
+        image_size: Some(560),
+        ..GEMMA3
+    },
+    Tower {
+        classes: &["Qwen2VLForConditionalGeneration"],
+        projector: "qwen2vl_merger",
+        form: Form::Ratio,
+        act: "quick_gelu",
+        layers: "tower.blocks.",
+        globals: QWEN2_GLOBALS,
+        layer: &[QWEN2_LAYER],
+        // Defaults of Qwen2VLVisionConfig; its epsilon is not configured.
+        defaults: &[
+            ("embed_dim", 1280.0),
+            ("mlp_ratio", 4.0),
             ("depth", 32.0),
             ("num_heads", 16.0),
             ("patch_size", 14.0),

@@ -65,6 +65,30 @@ impl Builder<'_> {
         self.linear(stem, outputs, inputs, ActQuant::I8PerToken)
     }
 
+    /// A [`projection`](Self::projection) whose output is multiplied by `factor`, the bias included.
+    ///
+    /// # Errors
+    /// As [`projection`](Self::projection).
+    pub(crate) fn scaled_projection(
+        &mut self,
+        stem: &str,
+        outputs: usize,
+        inputs: usize,
+        factor: f32,
+    ) -> Result<Linear, ModelError> {
+        if factor == 1.0 {
+            return self.projection(stem, outputs, inputs);
+        }
+        let w = self.table(&format!("{stem}.weight"), outputs, inputs)?;
+        let bias = format!("{stem}.bias");
+        let mut scaled = None;
+        if self.has(&bias) {
+            let values: Vec<f32> = self.elements(&bias, outputs)?.iter().map(|x| factor * x).collect();
+            scaled = Some(self.declare(floats(bias, &values)));
+        }
+        Ok(Linear { bias: scaled, scale: factor * self.scales(stem, 1)?[0], ..Linear::of(w) })
+    }
+
     /// A [`projection`](Self::projection) whose input is never quantised: a router, a share, a head.
     ///
     /// # Errors

@@ -38,28 +38,17 @@ fn read(file: &File<'_>) -> Result<Vision, ModelError> {
         m.push("project", ProjIn { x, norm, products: vec![(w, out)] });
         Ok(())
     })?;
+    let sizing = Sizing::Square((file.side * file.patch) as u32);
     Ok(Vision {
-        projector: file.projector.clone(),
-        tower,
-        merger,
-        deepstack: Vec::new(),
-        windows: None,
-        patch: file.patch,
-        mean: file.mean,
-        std: file.std,
-        is_centred: false,
-        sizing: Sizing::Square((file.side * file.patch) as u32),
         filter: Filter::Bilinear,
-        tiles: None,
         positions: positions.expect("read with the tower"),
         post_norm,
-        merge: Merge::Mean { side },
-        affine: None,
-        row_end: None,
-        text_dim,
         whole_images: true,
-        axes: false,
-        begin: "\n\n<start_of_image>",
-        end: "<end_of_image>\n\n",
+        ..file.vision(
+            [tower, merger],
+            sizing,
+            Merge::Mean { side },
+            ["\n\n<start_of_image>", "<end_of_image>\n\n"],
+        )
     })
 }

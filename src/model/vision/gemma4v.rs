@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use super::tower::{Affine, File, Filter, Merge, Positions, Projector, Sizing, Vision};
+use super::tower::{Affine, File, Merge, Positions, Projector, Sizing, Vision};
 use crate::Builder;
 use crate::ModelError;
 use crate::gemma4::CAUSAL_IMAGES;
@@ -55,29 +55,13 @@ fn read(file: &File<'_>) -> Result<Vision, ModelError> {
         m.push("project", ProjIn { x, norm, products: vec![(w, out)] });
         Ok(())
     })?;
+    let sizing = Sizing::Budget { step: (SIDE * file.patch) as u32, tokens: tokens as u64 };
     Ok(Vision {
-        projector: file.projector.clone(),
-        tower,
-        merger,
-        deepstack: Vec::new(),
-        windows: None,
-        patch: file.patch,
-        mean: file.mean,
-        std: file.std,
         is_centred: true,
-        sizing: Sizing::Budget { step: (SIDE * file.patch) as u32, tokens: tokens as u64 },
-        filter: Filter::Bicubic,
-        tiles: None,
         positions: positions.expect("read with the tower"),
-        post_norm: None,
-        merge: Merge::Mean { side: SIDE },
         affine,
-        row_end: None,
-        text_dim,
         whole_images: !CAUSAL_IMAGES.contains(&text_dim),
-        axes: false,
-        begin: "<|image>",
-        end: "<image|>",
+        ..file.vision([tower, merger], sizing, Merge::Mean { side: SIDE }, ["<|image>", "<image|>"])
     })
 }
 

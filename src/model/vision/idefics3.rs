@@ -39,29 +39,13 @@ fn read(file: &File<'_>) -> Result<Vision, ModelError> {
         m.push("project", ProjAdd::plain(x, w, out));
         Ok(())
     })?;
+    let sizing = Sizing::Square(tile as u32);
     Ok(Vision {
-        projector: file.projector.clone(),
-        tower,
-        merger,
-        deepstack: Vec::new(),
-        windows: None,
-        patch: file.patch,
-        mean: file.mean,
-        std: file.std,
-        is_centred: false,
-        sizing: Sizing::Square(tile as u32),
         filter: Filter::Lanczos,
         tiles: Some(Tiles { side: tile as u32, rule: TileRule::Longest(longest as u32), mark }),
         positions: positions.expect("read with the tower"),
         post_norm,
-        merge: Merge::Join { side },
-        affine: None,
-        row_end: None,
-        text_dim,
-        whole_images: false,
-        axes: false,
-        begin: FAKE,
-        end: FAKE,
+        ..file.vision([tower, merger], sizing, Merge::Join { side }, [FAKE, FAKE])
     })
 }
 

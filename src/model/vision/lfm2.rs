@@ -83,29 +83,13 @@ fn read(file: &File<'_>) -> Result<Vision, ModelError> {
     let pixels = |tokens: usize| (tokens * step * step) as u64;
     let tiles = (fewest_tiles as u32, most_tiles as u32);
     let rule = TileRule::Nearest { tiles, max_pixels: TOLERANCE * pixels(most) as f64, step: step as u32 };
+    let sizing = Sizing::Multiples { step: step as u32, min_pixels: pixels(least), max_pixels: pixels(most) };
     Ok(Vision {
-        projector: file.projector.clone(),
-        tower,
-        merger,
-        deepstack: Vec::new(),
-        windows: None,
-        patch: file.patch,
-        mean: file.mean,
-        std: file.std,
-        is_centred: false,
-        sizing: Sizing::Multiples { step: step as u32, min_pixels: pixels(least), max_pixels: pixels(most) },
         filter: Filter::Bilinear,
         tiles: Some(Tiles { side: tile as u32, rule, mark }),
         positions: Positions::Resized { table, side: of_side },
         post_norm,
-        merge: Merge::Join { side },
-        affine: None,
-        row_end: None,
-        text_dim,
-        whole_images: false,
-        axes: false,
-        begin: "<|image_start|>",
-        end: "<|image_end|>",
+        ..file.vision([tower, merger], sizing, Merge::Join { side }, ["<|image_start|>", "<|image_end|>"])
     })
 }
 

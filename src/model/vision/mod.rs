@@ -11,6 +11,7 @@ mod idefics3;
 mod lfm2;
 mod pixtral;
 mod qwen25vl;
+mod qwen2vl;
 mod qwen3vl;
 mod tower;
 
@@ -29,6 +30,7 @@ pub static REGISTRY: &[&Projector] = &[
     &gemma4v::PROJECTOR,
     &pixtral::PROJECTOR,
     &qwen25vl::PROJECTOR,
+    &qwen2vl::PROJECTOR,
     &idefics3::PROJECTOR,
     &lfm2::PROJECTOR,
 ];

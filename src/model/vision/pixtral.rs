@@ -2,7 +2,7 @@
 //! positions, RMS norms and gated networks, and a network over patches, or over joined ones after a matrix. A
 //! learned row ends each row of tokens but the last.
 
-use super::tower::{File, Filter, Merge, Positions, Projector, RowNorm, Sizing, Vision};
+use super::tower::{File, Merge, Projector, RowNorm, Sizing, Vision};
 use crate::{Builder, ModelError};
 use sterna_program::{Act, Axis, Buf, FfnIn, NormKind, ProjAdd, Rope, RopeStyle, RowsOf};
 
@@ -53,29 +53,11 @@ fn read(file: &File<'_>) -> Result<Vision, ModelError> {
         m.push("merge_out", ProjAdd::plain(hidden, w, out));
         Ok(())
     })?;
+    let sizing = Sizing::Longest { step: step as u32, longest: longest as u32 };
     Ok(Vision {
-        projector: file.projector.clone(),
-        tower,
-        merger,
-        deepstack: Vec::new(),
-        windows: None,
-        patch: file.patch,
-        mean: file.mean,
-        std: file.std,
-        is_centred: false,
-        sizing: Sizing::Longest { step: step as u32, longest: longest as u32 },
-        filter: Filter::Bicubic,
-        tiles: None,
-        positions: Positions::None { dim },
         post_norm,
-        merge: Merge::Join { side },
-        affine: None,
         row_end,
-        text_dim,
-        whole_images: false,
-        axes: false,
-        begin: "",
-        end: "[IMG_END]",
+        ..file.vision([tower, merger], sizing, Merge::Join { side }, ["", "[IMG_END]"])
     })
 }
 

@@ -1,8 +1,8 @@
 //! Qwen2.5-VL: pictures of any size, 2-D RoPE without learned positions, RMS norms and gated networks with
 //! biases, attention within windows in most blocks, and a network over four joined patches.
 
-use super::qwen3vl::{SIDE, merger, sizing, two_axes};
-use super::tower::{File, Filter, Merge, Positions, Projector, RowNorm, Vision, Windows};
+use super::qwen3vl::{SIDE, frames, merger, sizing, two_axes};
+use super::tower::{File, Merge, Projector, RowNorm, Vision, Windows};
 use crate::ModelError;
 use sterna_program::NormKind;
 
@@ -13,7 +13,7 @@ pub static PROJECTOR: Projector = Projector { names: &["qwen2.5vl_merger"], read
 const WINDOW: usize = 112;
 
 fn read(file: &File<'_>) -> Result<Vision, ModelError> {
-    let (dim, text_dim, head_dim) = (file.hyper.dim, file.text_dim, file.hyper.head_dim);
+    let (dim, head_dim) = (file.hyper.dim, file.hyper.head_dim);
     let (sizing, most) = sizing(file);
     let window = file.number("window_size", WINDOW, SIDE * file.patch..=1 << 13)?;
     let side = window / file.patch / SIDE * SIDE;
@@ -25,11 +25,7 @@ fn read(file: &File<'_>) -> Result<Vision, ModelError> {
         if every == 0 {
             return Err(m.wrong(EVERY, "1 or more", every));
         }
-        // A still image is two equal frames.
-        let mut weight = m.elements("v.patch_embd.weight", dim * file.patch_elems())?;
-        let second = m.elements("v.patch_embd.weight.1", dim * file.patch_elems())?;
-        weight.iter_mut().zip(second).for_each(|(w, second)| *w += second);
-        let x = file.patches(m, weight)?;
+        let x = frames(file, m)?;
         if !head_dim.is_multiple_of(4) {
             return Err(m.wrong("vision.attention.head_count", "heads of a multiple of 4", head_dim));
         }
@@ -41,28 +37,15 @@ fn read(file: &File<'_>) -> Result<Vision, ModelError> {
         Ok(())
     })?;
     Ok(Vision {
-        projector: file.projector.clone(),
-        tower,
-        merger: merger(file, most)?,
-        deepstack: Vec::new(),
         windows: Some(Windows { side, whole }),
-        patch: file.patch,
-        mean: file.mean,
-        std: file.std,
-        is_centred: false,
-        sizing,
-        filter: Filter::Bicubic,
-        tiles: None,
-        positions: Positions::None { dim },
         post_norm,
-        merge: Merge::Join { side: SIDE },
-        affine: None,
-        row_end: None,
-        text_dim,
-        whole_images: false,
         axes: true,
-        begin: "<|vision_start|>",
-        end: "<|vision_end|>",
+        ..file.vision(
+            [tower, merger(file, most)?],
+            sizing,
+            Merge::Join { side: SIDE },
+            ["<|vision_start|>", "<|vision_end|>"],
+        )
     })
 }
 

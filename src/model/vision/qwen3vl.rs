@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use super::tower::{Deepstack, File, Filter, Half, Merge, Projector, Sizing, Vision};
+use super::tower::{Deepstack, File, Half, Merge, Projector, Sizing, Vision};
 use crate::{Builder, ModelError};
 use sterna_gguf::Value;
 use sterna_program::{Act, Axis, Buf, FfnIn, ProjAdd, Rope, RopeStyle, RowsOf};
@@ -36,11 +36,7 @@ fn read(file: &File<'_>) -> Result<Vision, ModelError> {
         if !head_dim.is_multiple_of(4) {
             return Err(m.wrong("vision.attention.head_count", "heads of a multiple of 4", head_dim));
         }
-        // A still image is two equal frames.
-        let mut weight = m.elements("v.patch_embd.weight", dim * file.patch_elems())?;
-        let second = m.elements("v.patch_embd.weight.1", dim * file.patch_elems())?;
-        weight.iter_mut().zip(second).for_each(|(w, second)| *w += second);
-        let x = file.patches(m, weight)?;
+        let x = frames(file, m)?;
         let rope = m.declared_rope(two_axes(head_dim));
         file.blocks(m, x, Some(rope))?;
         let end = |layer| (layer, m.end_of(layer).expect("deepstack_layers has checked it"));
@@ -65,28 +61,16 @@ fn read(file: &File<'_>) -> Result<Vision, ModelError> {
     }
     let merger = merger(file, most)?;
     Ok(Vision {
-        projector: file.projector.clone(),
-        tower,
-        merger,
         deepstack,
-        windows: None,
-        patch: file.patch,
-        mean: file.mean,
-        std: file.std,
-        is_centred: false,
-        sizing,
-        filter: Filter::Bicubic,
-        tiles: None,
         positions: positions.expect("read with the tower"),
         post_norm,
-        merge: Merge::Join { side: SIDE },
-        affine: None,
-        row_end: None,
-        text_dim,
-        whole_images: false,
         axes: true,
-        begin: "<|vision_start|>",
-        end: "<|vision_end|>",
+        ..file.vision(
+            [tower, merger],
+            sizing,
+            Merge::Join { side: SIDE },
+            ["<|vision_start|>", "<|vision_end|>"],
+        )
     })
 }
 
@@ -99,6 +83,15 @@ pub(super) fn sizing(file: &File<'_>) -> (Sizing, usize) {
     let pixels = |tokens: usize| (tokens * step * step) as u64;
     let sizing = Sizing::Multiples { step: step as u32, min_pixels: pixels(least), max_pixels: pixels(most) };
     (sizing, most)
+}
+
+/// The product of patches with the kernels of both frames: a still image is two equal frames.
+pub(super) fn frames(file: &File<'_>, m: &mut Builder<'_>) -> Result<Buf, ModelError> {
+    let n = file.hyper.dim * file.patch_elems();
+    let mut weight = m.elements("v.patch_embd.weight", n)?;
+    let second = m.elements("v.patch_embd.weight.1", n)?;
+    weight.iter_mut().zip(second).for_each(|(w, second)| *w += second);
+    file.patches(m, weight)
 }
 
 /// The network over four joined patches.

@@ -8,7 +8,7 @@ use crate::hyper::{RopeHyper, RopeScaling};
 use crate::{Builder, Hyper, ModelError, Options};
 use sterna_gguf::{FileTensor, Gguf};
 use sterna_program::{
-    Act, Attend, AttnIn, Buf, FfnIn, Limits, NormKind, PAGE, Program, ProjAdd, RopeId, RowsOf,
+    Act, Attend, AttnIn, Buf, FfnIn, Limits, Linear, NormKind, PAGE, Program, ProjAdd, RopeId, RowsOf,
 };
 
 /// A kind of projector: its names in files, and the function that reads it.
@@ -411,6 +411,41 @@ impl<'a> File<'a> {
         })
     }
 
+    /// A tower of these programs with pictures of this size and text around them. What only some projectors
+    /// have is left out: bicubic, without tiles, learned positions, a norm, or anything in the text model.
+    pub fn vision(
+        &self,
+        [tower, merger]: [Half; 2],
+        sizing: Sizing,
+        merge: Merge,
+        [begin, end]: [&'static str; 2],
+    ) -> Vision {
+        Vision {
+            projector: self.projector.clone(),
+            tower,
+            merger,
+            deepstack: Vec::new(),
+            windows: None,
+            patch: self.patch,
+            mean: self.mean,
+            std: self.std,
+            is_centred: false,
+            sizing,
+            filter: Filter::Bicubic,
+            tiles: None,
+            positions: Positions::None { dim: self.hyper.dim },
+            post_norm: None,
+            merge,
+            affine: None,
+            row_end: None,
+            text_dim: self.text_dim,
+            whole_images: false,
+            axes: false,
+            begin,
+            end,
+        }
+    }
+
     /// A number under `clip.vision.`, or this one if it is missing.
     ///
     /// # Errors
@@ -440,7 +475,7 @@ impl<'a> File<'a> {
     pub fn act(&self) -> Result<Act, ModelError> {
         self.act.ok_or_else(|| ModelError::Metadata {
             key: "clip.use_gelu".to_owned(),
-            want: "true, or clip.use_silu: quick GELU is not supported".to_owned(),
+            want: "true, or clip.use_silu: quick GELU is only supported in qwen2vl_merger".to_owned(),
             got: "neither".to_owned(),
         })
     }
@@ -539,12 +574,29 @@ impl<'a> File<'a> {
 
     /// Pre-norm blocks with LayerNorm and biases: full attention, and a network without a gate.
     pub fn blocks(&self, m: &mut Builder<'_>, x: Buf, rope: Option<RopeId>) -> Result<(), ModelError> {
+        self.blocks_of(m, x, rope, self.act()?, 1.0)
+    }
+
+    /// The same with quick GELU, `x sigmoid(1.702 x)`: SiLU of `1.702 x`, divided by 1.702.
+    pub fn quick_blocks(&self, m: &mut Builder<'_>, x: Buf, rope: RopeId) -> Result<(), ModelError> {
+        self.blocks_of(m, x, Some(rope), Act::Silu, 1.702)
+    }
+
+    /// The same with this activation function of `factor * x`, divided by the factor.
+    fn blocks_of(
+        &self,
+        m: &mut Builder<'_>,
+        x: Buf,
+        rope: Option<RopeId>,
+        act: Act,
+        factor: f32,
+    ) -> Result<(), ModelError> {
         let Hyper { n_layers, dim, ffn_dim, n_heads, head_dim, .. } = self.hyper;
         let [q, y, hidden] =
             [("q", dim), ("y", dim), ("h", ffn_dim)].map(|(name, cols)| m.buf(name, RowsOf::Step, cols));
         // A block overwrites the keys and values of the block before it.
         let kv = m.kv_of_heads(n_heads, head_dim);
-        let (act, scale) = (self.act()?, 1.0 / (head_dim as f32).sqrt());
+        let scale = 1.0 / (head_dim as f32).sqrt();
         for layer in 0..n_layers {
             let blk = |name: &str| format!("v.blk.{layer}.{name}");
             // Files of early 2025 have exchanged the names of these two.
@@ -560,9 +612,10 @@ impl<'a> File<'a> {
             m.push(format!("{layer}.attn_out"), ProjAdd::plain(y, w, x));
 
             let norm = m.layer_norm(&blk("ln2"), dim)?;
-            let up = m.projection(&blk(up), ffn_dim, dim)?;
+            let up = m.scaled_projection(&blk(up), ffn_dim, dim, factor)?;
             m.push(format!("{layer}.ffn_in"), FfnIn::plain(x, norm, up, act, hidden));
             let w = m.projection(&blk(down), dim, ffn_dim)?;
+            let w = Linear { scale: w.scale / factor, ..w };
             m.push(format!("{layer}.ffn_out"), ProjAdd::plain(hidden, w, x));
         }
         Ok(())

@@ -505,7 +505,9 @@ impl Kernel {
         let w = if layers { "matrix" } else { "params.w" };
         let of_encoder = match self {
             Self::Attend { ahead, .. } | Self::AttendTile { ahead, .. } => ahead,
-            _ => self == Self::TokenTypes,
+            // RoPE may have several axes.
+            Self::AttnIn(_) | Self::TokenTypes => true,
+            _ => false,
         };
         let values = context! { subgroups, packed, browser, of_encoder, adapters, ..values };
         let all = context! { threads => self.threads(), lanes, experts, heads, layers, w, ..values };

@@ -1,5 +1,5 @@
 // Attend: out[r] = softmax(cap(scale * q[r] . K)) V over the positions of the row's sequence up to its own,
-// or the last of these within its window; in an encoder, also over some later positions.
+// or the last of these within its window; in an encoder or an image, also over some later positions.
 //
 // A workgroup owns one row of the step (y), up to 4 query heads of one KV head (x), and a split of the pages
 // (z); values of those heads are the four components of a vector. For each page, thread t owns position t:

@@ -157,9 +157,10 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
 #endif
     for (var j = 0u; j < 4u; j++) {
         // A place without a query uses the position of another row of the tile, and is not written.
-        pos[j] = row.pos + query_of(down + 8u * j, 0u, rows, 0u, heads).row % rows;
+        let of_tile = query_of(down + 8u * j, 0u, rows, 0u, heads).row % rows;
+        pos[j] = row.pos + of_tile;
 #if of_encoder
-        last[j] = last_seen(pos[j], first);
+        last[j] = last_seen(pos[j], first + of_tile);
 #endif
     }
 
@@ -167,7 +168,7 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
     var total = vec4(0.0);
     var sums: array<array<vec4<f32>, QUADS>, 4>;
 #if of_encoder
-    let last_pos = last_seen(row.pos + rows - 1u, first);
+    let last_pos = last_seen(row.pos + rows - 1u, first + rows - 1u);
 #else
     let last_pos = row.pos + rows - 1u;
 #endif

@@ -5,7 +5,7 @@
 // (randomised Hadamard) if the codec requires it, or brought into the basis of their KV head: scaled, divided
 // into two groups, and rotated as two vectors (ggml-types/src/turboquant/basis.rs). Values that the codec
 // cannot represent are clamped and counted. Writes to the page of the row's position, the exact one if the
-// cache is windowed; reads the cosines and sines of that position.
+// cache is windowed; reads the cosines and sines of that position, or of the place of the row in an image.
 #set reduce = [("reduce_wide", "vec2<f32>", "add_wide")]
 #set sides = ["side"]
 #if codec.rotates
@@ -45,11 +45,13 @@ struct Params {
     bases: u32,
     // Offset of the queries' products in `fresh`, or ABSENT if they are in `q`.
     q_from: u32,
+    // Index of the axes of the pairs in the table, or ABSENT if positions have a single axis.
+    axes: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(2) var<storage, read> constants: array<f32>;
-// [positions, 2 pairs]: cosines, then sines.
+// [positions, 2 pairs]: cosines, then sines; after them the axis of each pair, if positions have several.
 @group(0) @binding(3) var<storage, read> rope_table: array<f32>;
 // k and v of the step's rows, [rows, n_kv_heads * head_dim] each.
 @group(0) @binding(4) var<storage, read> fresh: array<f32>;
@@ -68,8 +70,8 @@ fn source(i: u32) -> f32 {
     return head[i];
 }
 
-// Element e of the head after RoPE.
-fn rope(e: u32, pos: u32) -> f32 {
+// Element e of the head of row r of the step after RoPE.
+fn rope(e: u32, r: u32, row_pos: u32) -> f32 {
     if (e >= 2u * params.pairs) {
         return head[e];
     }
@@ -82,6 +84,10 @@ fn rope(e: u32, pos: u32) -> f32 {
         second = e % 2u == 1u;
         a = 2u * pair;
         b = a + 1u;
+    }
+    var pos = row_pos;
+    if (params.axes != ABSENT) {
+        pos = row_place(r, u32(rope_table[params.axes + pair]));
     }
     let cosine = rope_table[pos * 2u * params.pairs + pair];
     let sine = rope_table[pos * 2u * params.pairs + params.pairs + pair];
@@ -167,7 +173,7 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
     if (!of_v && params.pairs > 0u) {
         var mine: array<f32, MAX_HEAD_DIM / THREADS>;
         for (var e = thread; e < params.cache.head_dim; e += THREADS) {
-            mine[e / THREADS] = rope(e, row.pos);
+            mine[e / THREADS] = rope(e, r, row.pos);
         }
         workgroupBarrier();
         for (var e = thread; e < params.cache.head_dim; e += THREADS) {

@@ -1,6 +1,6 @@
 // The input of linear layers: rows of a buffer, normalised and quantised as the layers require.
 //
-//   n = (x - mean) * factor * weight + bias
+//   n = (x - mean) * factor * weight + bias, within the layer's bounds, if it has some
 //   s = 127 / max(absmax(n), 1e-5), q = round_half_even(n s)
 //
 // A workgroup owns one row; if a row of the step has several, they are neighbours (x). Rows begin `pitch`
@@ -25,6 +25,10 @@ struct Params {
     of_outputs: u32,
     first_at: u32,
     pitch: u32,
+    // 1 if inputs have bounds.
+    bounded: u32,
+    lower: f32,
+    upper: f32,
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -41,6 +45,17 @@ var<private> row_at: u32;
 
 fn source(i: u32) -> f32 {
     return x[row_at + i];
+}
+
+// An element of the row, normalised and within the bounds.
+fn input_of(norm: vec2<f32>, col: u32) -> f32 {
+    let n = normed(params.norm, norm, source(col), col);
+    if (params.bounded == 0u) {
+        return n;
+    }
+    // Comparisons keep NaN.
+    let below = select(n, params.upper, n > params.upper);
+    return select(below, params.lower, below < params.lower);
 }
 
 fn max_bits(a: u32, b: u32) -> u32 {
@@ -69,7 +84,7 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
         // As integers, the bits of magnitudes are ordered like the floats, with NaN above everything.
         var largest = 0u;
         for (var col = thread; col < params.cols; col += THREADS) {
-            largest = max(largest, bitcast<u32>(normed(params.norm, norm, source(col), col)) & 0x7fffffffu);
+            largest = max(largest, bitcast<u32>(input_of(norm, col)) & 0x7fffffffu);
         }
         largest = reduce_max(largest);
         broken = largest > MAX_ACT_BITS;
@@ -84,7 +99,7 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
         for (var e = 0u; e < 4u; e++) {
             let col = 4u * word + e;
             if (col < params.cols && !broken) {
-                let q = i32(rounded(normed(params.norm, norm, source(col), col), scale));
+                let q = i32(rounded(input_of(norm, col), scale));
                 sum += q;
                 packed |= (bitcast<u32>(q) & 255u) << (8u * e);
             }
@@ -99,7 +114,7 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
     for (var col = thread; col < params.stride; col += THREADS) {
         var bits = 0u;
         if (col < params.cols) {
-            var n = normed(params.norm, norm, source(col), col);
+            var n = input_of(norm, col);
             if (params.int8 == 1u) {
                 n = divide_rounded(rounded(n, scale), scale);
             }

@@ -18,7 +18,7 @@ struct LayerAt {
     bias: u32,
     out_cols: u32,
     out_at: u32,
-    // x = offset of its weight in vectors of 16 bytes.
+    // x = offset of its weight in vectors of 16 bytes; y = 1 if outputs have bounds, whose bits are z and w.
     at: vec4<u32>,
 }
 #endif
@@ -37,6 +37,12 @@ struct Params {
     out_at: u32,
     // A parameter whose meaning depends on the stage.
     what: u32,
+#if not layers and not experts and not heads
+    // 1 if outputs have bounds.
+    bounded: u32,
+    lower: f32,
+    upper: f32,
+#endif
 #if layers
     // Layers with the same input, of one type, with as many columns as `w`.
     layers: array<LayerAt, 3>,
@@ -222,12 +228,29 @@ fn out_cols() -> u32 {
 }
 #endif
 
+#if not experts and not heads
+// Comparisons keep NaN.
+fn within(y: f32, lower: f32, upper: f32) -> f32 {
+    let below = select(y, upper, y > upper);
+    return select(below, lower, below < lower);
+}
+
+#endif
 fn finished(sum: Acc, row: u32, r: u32) {
     var y = scaled(sum, r) * factor();
     let of_weight = params.w.first_row + row;
     if (bias_at() != ABSENT) {
         y += constants[bias_at() + of_weight];
     }
+#if layers
+    if (layer.at.y == 1u) {
+        y = within(y, bitcast<f32>(layer.at.z), bitcast<f32>(layer.at.w));
+    }
+#elif not experts and not heads
+    if (params.bounded == 1u) {
+        y = within(y, params.lower, params.upper);
+    }
+#endif
     finish(out_at() + out_row(r) * out_cols() + of_weight, y);
 }
 

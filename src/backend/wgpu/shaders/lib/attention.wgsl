@@ -23,6 +23,8 @@ struct Params {
 #if of_encoder
     // Number of later positions that a row sees, up to the end of its sequence.
     ahead: u32,
+    // 1 if rows of an image see all of it, and nothing later.
+    whole_images: u32,
 #endif
 #if k is defined
 #for side, codec in [("key", k), ("value", v)]
@@ -46,6 +48,10 @@ fn first_seen(pos: u32) -> u32 {
 #if of_encoder
 // The last position that row r of the step sees.
 fn last_seen(pos: u32, r: u32) -> u32 {
+    let image_end = row_image_end(r);
+    if (params.whole_images == 1u && image_end > 0u) {
+        return image_end - 1u;
+    }
     return pos + min(params.ahead, row_end(r) - pos);
 }
 

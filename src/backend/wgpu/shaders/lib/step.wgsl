@@ -64,12 +64,22 @@ fn state_after(run: Run, i: u32) -> u32 {
 #if of_encoder
 // The position of the last row of a row's sequence.
 fn row_end(r: u32) -> u32 {
-    return step[step[13] + 2u * r];
+    return step[step[13] + 6u * r];
 }
 
 // The type of a row's token.
 fn row_type(r: u32) -> u32 {
-    return step[step[13] + 2u * r + 1u];
+    return step[step[13] + 6u * r + 1u];
+}
+
+// The position after the last row of a row's image; 0 if the row is not of an image.
+fn row_image_end(r: u32) -> u32 {
+    return step[step[13] + 6u * r + 2u];
+}
+
+// The rotary position of a row on an axis: time, row or column.
+fn row_place(r: u32, axis: u32) -> u32 {
+    return step[step[13] + 6u * r + 3u + axis];
 }
 
 #endif
