@@ -1,5 +1,5 @@
-//! Phi-1, Phi-1.5 and Phi-2: LayerNorm, biases everywhere, attention and a feed-forward network without a gate
-//! on the same norm, and RoPE over the halves of a part of each head.
+//! Phi-1, Phi-1.5 and Phi-2: LayerNorm, biases everywhere, attention and a feed-forward network without a
+//! gate on the same norm, and RoPE over the halves of a part of each head.
 
 use super::Architecture;
 use super::llama::{Parallel, Variant, decoder};

@@ -1,5 +1,5 @@
-//! Checkpoints of `scripts/golden/transformers`: their configurations and names are transformers' own, or, for
-//! what it has under another name, those of published checkpoints.
+//! Checkpoints of `scripts/golden/transformers`: their configurations and names are transformers' own, or,
+//! for what it has under another name, those of published checkpoints.
 
 use std::fs;
 
@@ -83,8 +83,8 @@ fn checkpoints_of_transformers_round_trip() {
     }
 }
 
-/// The names that published checkpoints of GPT-NeoX have, and a Falcon without a number of key heads, which has
-/// one.
+/// The names that published checkpoints of GPT-NeoX have, and a Falcon without a number of key heads, which
+/// has one.
 #[test]
 fn old_configurations_are_read() {
     let Some((mut folder, gguf)) = checkpoint("gptneox") else { return };
