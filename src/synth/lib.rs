@@ -9,6 +9,7 @@
 mod names;
 mod preset;
 mod random;
+mod tower;
 mod vocab;
 mod weights;
 
@@ -19,7 +20,7 @@ use ggml_types::{QuantError, QuantType};
 
 use sterna_gguf::{self as gguf, GgufError, GgufWriter};
 
-pub use preset::{Family, MambaForm, PRESETS, Preset, Spec};
+pub use preset::{Family, MambaForm, PRESETS, Preset, Spec, Tower};
 
 /// Reason why a model cannot be created.
 #[derive(Debug, thiserror::Error)]
@@ -78,8 +79,11 @@ impl Synth {
     /// [`SynthError::Spec`], and [`SynthError::Gguf`] for shapes that the types cannot hold.
     pub fn new(spec: &Spec) -> Result<Self, SynthError> {
         spec.check()?;
-        let tensors = names::tensors(spec);
-        let mut writer = GgufWriter::new(names::metadata(spec))?;
+        let (tensors, metadata) = match spec.family {
+            Family::Gemma3Tower(of) => (tower::tensors(spec, of), tower::metadata(spec, of)),
+            _ => (names::tensors(spec), names::metadata(spec)),
+        };
+        let mut writer = GgufWriter::new(metadata)?;
         for tensor in &tensors {
             let (rows, cols) = tensor.shape();
             let wrong = |error| GgufError::Quant { name: tensor.name.clone(), error };
