@@ -1,6 +1,6 @@
 //! Qwen2 and Qwen2.5, and models distilled into them, with and without experts: Llama's form with biases on
 //! queries, keys and values, and RoPE over the halves of a head. The weights of a row's experts do not sum
-//! to 1, and a shared expert has a share per row. Qwen2.5-VL is the same model with M-RoPE.
+//! to 1, and a shared expert has a share per row. Qwen2-VL and Qwen2.5-VL are the same model with M-RoPE.
 
 use super::llama::{Variant, decoder};
 use super::sparse::Sparse;
@@ -11,7 +11,7 @@ use sterna_program::{RopeStyle, Routing};
 pub static ARCHITECTURE: Architecture =
     Architecture { names: &["qwen2", "qwen2moe"], build, per_layer: true };
 
-/// Qwen2.5-VL.
+/// Qwen2-VL and Qwen2.5-VL.
 pub static VL: Architecture = Architecture { names: &["qwen2vl"], build: vl, per_layer: true };
 
 fn vl(m: &mut Builder<'_>) -> Result<(), ModelError> {

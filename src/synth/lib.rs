@@ -10,6 +10,7 @@ mod adapter;
 mod names;
 mod preset;
 mod random;
+mod tower;
 mod vocab;
 mod weights;
 
@@ -20,7 +21,7 @@ use ggml_types::{QuantError, QuantType};
 
 use sterna_gguf::{self as gguf, GgufError, GgufWriter, Metadata};
 
-pub use preset::{Family, MambaForm, PRESETS, Preset, Spec};
+pub use preset::{Family, MambaForm, PRESETS, Preset, Spec, Tower};
 
 /// Reason why a model cannot be created.
 #[derive(Debug, thiserror::Error)]
@@ -79,7 +80,11 @@ impl Synth {
     /// [`SynthError::Spec`], and [`SynthError::Gguf`] for shapes that the types cannot hold.
     pub fn new(spec: &Spec) -> Result<Self, SynthError> {
         spec.check()?;
-        Self::of(names::metadata(spec), names::tensors(spec), spec.seed)
+        let (metadata, tensors) = match spec.family {
+            Family::Gemma3Tower(of) => (tower::metadata(spec, of), tower::tensors(spec, of)),
+            _ => (names::metadata(spec), names::tensors(spec)),
+        };
+        Self::of(metadata, tensors, spec.seed)
     }
 
     /// The same for a LoRA adapter of a rank, for models of this shape: a pair of F16 matrices for each

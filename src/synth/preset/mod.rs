@@ -7,6 +7,17 @@ use ggml_types::QuantType;
 use super::{SynthError, type_named};
 pub use table::PRESETS;
 
+/// A vision tower next to the numbers of its blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tower {
+    /// Side of pictures in pixels, a multiple of four patches.
+    pub image: usize,
+    /// Side of a patch in pixels.
+    pub patch: usize,
+    /// Width of the text model.
+    pub text_dim: usize,
+}
+
 /// A model family: defines the tensors and their names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
@@ -144,6 +155,8 @@ pub enum Family {
         /// Window of most layers, in positions.
         window: usize,
     },
+    /// `clip`: an mmproj file with Gemma 3's vision tower. It has no vocabulary.
+    Gemma3Tower(Tower),
     /// `gemma2`: norms after the projections, soft caps, a sliding window in every second layer.
     Gemma2 {
         /// Window, in positions.
@@ -265,6 +278,7 @@ impl Family {
             Self::Qwen35 { .. } => "qwen35moe",
             Self::Qwen3Next { .. } => "qwen3next",
             Self::Gemma3 { .. } => "gemma3",
+            Self::Gemma3Tower(_) => "clip",
             Self::Gemma2 { .. } => "gemma2",
             Self::Gemma4 { .. } => "gemma4",
             Self::Gemma3n { .. } => "gemma3n",
@@ -521,6 +535,12 @@ impl Spec {
         {
             let detail = format!("want more than {rope_dims} rotated elements, found {}", self.head_dim);
             return refuse("Spec::head_dim", detail);
+        }
+        if matches!(self.family, Family::Gemma3Tower(_))
+            && (self.n_heads, self.n_heads * self.head_dim) != (self.n_kv_heads, self.dim)
+        {
+            let detail = "towers have equal numbers of heads and KV heads, which fill the width".into();
+            return refuse("Spec::n_heads", detail);
         }
         if !self.head_dim.is_multiple_of(2) {
             return refuse("Spec::head_dim", format!("want an even number, found {}", self.head_dim));

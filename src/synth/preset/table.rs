@@ -1,6 +1,6 @@
 //! The shapes of known models.
 
-use super::{Family, MambaForm, Preset};
+use super::{Family, MambaForm, Preset, Tower};
 use crate::SynthError;
 
 /// Llama 3.2, the base of all presets. Each sets at least its name, size and heads.
@@ -328,6 +328,15 @@ pub static PRESETS: &[Preset] = &[
         n_vocab: 262_144,
         n_ctx: 32_768,
         rope_base: 1_000_000.0,
+        norm_eps: 1e-6,
+        ..LLAMA_3
+    },
+    Preset {
+        name: "gemma-3-mmproj",
+        about: "the vision tower of google/gemma-3-4b-it, as an mmproj file",
+        family: Family::Gemma3Tower(Tower { image: 896, patch: 14, text_dim: 2560 }),
+        size: [27, 1152, 4304],
+        heads: [16, 16, 72],
         norm_eps: 1e-6,
         ..LLAMA_3
     },
