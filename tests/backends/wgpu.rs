@@ -151,6 +151,41 @@ fn rows_of_weights_can_share_a_subgroup() {
     }
 }
 
+/// Kernels of one row and of a few share only the text of their loops; their sums have the same bits.
+#[test]
+fn a_few_rows_have_the_bits_of_single_rows() {
+    let Some(gpu) = gpu(&Options::default()) else { return };
+    for (name, act) in [
+        ("i2_s", ActQuant::I8PerToken),
+        ("tq2_0", ActQuant::None),
+        ("q4_k", ActQuant::None),
+        ("q6_k", ActQuant::None),
+        ("mxfp4", ActQuant::None),
+        ("iq4_nl", ActQuant::None),
+    ] {
+        let (n_rows, outputs, cols) = (3, 37, 768);
+        let mut case = Case::new(name, limits(n_rows, 1, 1));
+        let (y, x) = (case.buf("y", cols), case.buf("x", outputs));
+        let w = case.linear(ty(name), outputs, cols, act);
+        case.p.push("proj_add", ProjAdd::plain(y, w, x));
+        let inputs = case.numbers.values(n_rows * cols);
+        let mut backend = Wgpu::on(Arc::clone(&gpu));
+        let mut running = case.on(&mut backend);
+        let pages = shuffled_pages(1, 1);
+        let mut products = |inputs: &[f32]| {
+            let n = inputs.len() / cols;
+            running.write(y, inputs);
+            running.write(x, &vec![0.0; n * outputs]);
+            let rows = rows(0, 0..n as u32);
+            running.run(0..1, &Step { rows: &rows, pages: &pages, sampling: &[], changes: &[] });
+            running.read(x, n)
+        };
+        let together = products(&inputs);
+        let alone: Vec<f32> = inputs.chunks(cols).flat_map(&mut products).collect();
+        assert!(together == alone && together.iter().all(|sum| *sum != 0.0), "{name}");
+    }
+}
+
 /// Each stage is timed without changing its results. A device without timestamps gives an error.
 #[test]
 fn stages_are_timed_on_devices_with_timestamps() {

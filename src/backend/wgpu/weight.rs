@@ -24,8 +24,21 @@ pub struct WeightFormat {
     pub chunk_elems: usize,
     /// True if products with int8 activations are computed in integers.
     pub ints: bool,
+    /// For products of few rows, how codes are multiplied before their scale; without it, values are decoded.
+    pub runs: Option<Runs>,
     /// Packing of rows for the kernels.
     pack: Pack,
+}
+
+/// Runs of a chunk's elements that have one scale. The products of codes are summed, then scaled.
+#[derive(Clone, Copy, Debug)]
+pub struct Runs {
+    pub elems: usize,
+    /// Rows of weights per thread that multiplies one row of activations. More rows share the loads of these,
+    /// but take registers: 128 is what most devices have without a loss.
+    pub weight_rows: u32,
+    /// True if its kernels look values up in a table in workgroup memory.
+    pub has_table: bool,
 }
 
 /// Packing of rows for the kernels.
@@ -59,22 +72,23 @@ pub static WEIGHT_FORMATS: &[WeightFormat] = &[
     WeightFormat { ints: true, ..own(&types::I2S, kernels!("i2_s"), 64, Pack::AsTheyAre) },
     own(&types::F16, kernels!("f16"), 8, Pack::PadRows(16)),
     own(&types::F32, kernels!("f32"), 8, Pack::PadRows(32)),
-    own(&types::Q8_0, kernels!("q8_0"), 16, Pack::Planes(planes::q8_0, &[32, 2])),
-    own(&types::Q6K, kernels!("q6_k"), 64, Pack::Planes(planes::q6_k, &[128, 64, 16, 2])),
-    own(&types::Q4_0, kernels!("q4_0"), 32, Pack::Planes(planes::q4_0, &[16, 2])),
+    own(&types::Q8_0, kernels!("q8_0"), 32, Pack::Planes(planes::q8_0, &[32, 2])).in_runs(32, 4),
+    own(&types::Q6K, kernels!("q6_k"), 64, Pack::Planes(planes::q6_k, &[128, 64, 16, 2])).in_runs(16, 2),
+    own(&types::Q4_0, kernels!("q4_0"), 32, Pack::Planes(planes::q4_0, &[16, 2])).in_runs(32, 4),
     own(&types::Bf16, kernels!("bf16"), 8, Pack::PadRows(16)),
-    own(&types::Tq2_0, kernels!("tq2_0"), 64, Pack::Planes(planes::tq2_0, &[64, 2])),
-    as_type(&types::Tq1_0, &types::Tq2_0, kernels!("tq2_0"), 64, Pack::Planes(planes::tq1_0, &[64, 2])),
-    own(&types::Q4K, kernels!("q4_k"), 64, Pack::AsTheyAre),
-    own(&types::Q5K, kernels!("q5_k"), 64, Pack::AsTheyAre),
+    own(&types::Tq2_0, kernels!("tq2_0"), 64, Pack::Planes(planes::tq2_0, &[64, 2])).in_runs(64, 4),
+    as_type(&types::Tq1_0, &types::Tq2_0, kernels!("tq2_0"), 64, Pack::Planes(planes::tq1_0, &[64, 2]))
+        .in_runs(64, 4),
+    own(&types::Q4K, kernels!("q4_k"), 64, Pack::AsTheyAre).in_runs(32, 2),
+    own(&types::Q5K, kernels!("q5_k"), 64, Pack::AsTheyAre).in_runs(32, 2),
     own(&types::Q3K, kernels!("q3_k"), 64, Pack::PadBlocks(16)),
     own(&types::Q2K, kernels!("q2_k"), 64, Pack::Split(&[0..80, 80..84])),
     own(&types::Q4_1, kernels!("q4_1"), 32, Pack::Split(&[4..20, 0..4])),
     own(&types::Q5_0, kernels!("q5_0"), 32, Pack::Split(&[6..22, 2..6, 0..2])),
     own(&types::Q5_1, kernels!("q5_1"), 32, Pack::Split(&[8..24, 0..4, 4..8])),
-    own(&types::Iq4Nl, kernels!("iq4_nl"), 32, Pack::Split(&[2..18, 0..2])),
-    own(&types::Iq4Xs, kernels!("iq4_xs"), 32, Pack::Split(&[8..136, 0..8])),
-    own(&types::Mxfp4, kernels!("mxfp4"), 32, Pack::Split(&[1..17, 0..1])),
+    own(&types::Iq4Nl, kernels!("iq4_nl"), 32, Pack::Split(&[2..18, 0..2])).with_table(32, 4),
+    own(&types::Iq4Xs, kernels!("iq4_xs"), 32, Pack::Split(&[8..136, 0..8])).with_table(32, 4),
+    own(&types::Mxfp4, kernels!("mxfp4"), 32, Pack::Split(&[1..17, 0..1])).in_runs(32, 4),
     own(&types::Nvfp4, kernels!("nvfp4"), 32, Pack::Split(&[4..36, 0..4])),
     own(&types::Iq2Bn, kernels!("iq2_bn"), 64, Pack::RowPlanes(planes::iq2_bn, &[16])),
     as_type(
@@ -127,12 +141,37 @@ const fn as_type(
     chunk_elems: usize,
     pack: Pack,
 ) -> WeightFormat {
-    WeightFormat { ty, kernels, shader, chunk_elems, ints: false, pack }
+    WeightFormat { ty, kernels, shader, chunk_elems, ints: false, runs: None, pack }
 }
 
 impl WeightFormat {
+    const fn in_runs(self, elems: usize, weight_rows: u32) -> Self {
+        Self { runs: Some(Runs { elems, weight_rows, has_table: false }), ..self }
+    }
+
+    /// Runs of a type whose values are in a table.
+    const fn with_table(self, elems: usize, weight_rows: u32) -> Self {
+        Self { runs: Some(Runs { elems, weight_rows, has_table: true }), ..self }
+    }
+
     pub fn of(ty: &dyn QuantType) -> Option<&'static Self> {
         WEIGHT_FORMATS.iter().find(|format| format.ty.is(ty))
+    }
+
+    /// The type with this name.
+    pub fn named(name: &str) -> Option<&'static Self> {
+        WEIGHT_FORMATS.iter().find(|format| format.ty.name() == name)
+    }
+
+    /// Rows of weights per thread in products of `rows` rows of the step, fewer than a tile.
+    pub fn weight_rows(&self, ints: bool, rows: u32) -> u32 {
+        match (rows, ints, self.runs) {
+            (_, false, None) => 1,
+            (1, true, _) => 4,
+            (1, false, Some(runs)) => runs.weight_rows,
+            // Sums of all rows are in registers.
+            _ => 2,
+        }
     }
 
     /// Chunks of a row.

@@ -12,7 +12,7 @@ use minijinja::{Environment, UndefinedBehavior, context, filters};
 use super::cache::hash;
 use super::kv::{self, Codec, KernelForm, codecs, name_of};
 use super::text::wgsl;
-use super::weight::WEIGHT_FORMATS;
+use super::weight::{WEIGHT_FORMATS, WeightFormat};
 use sterna_program::PAGE;
 
 /// Threads that share a row of weights.
@@ -392,7 +392,8 @@ impl Kernel {
             | Self::HeadProj { rows: TILE, .. }
             | Self::Layers { rows: TILE, .. } => [TILE; 2],
             Self::Linear { rows, .. } | Self::HeadProj { rows, .. } | Self::Layers { rows, .. } => {
-                [THREADS / lanes, rows]
+                let (format, ints) = self.of_weights().expect("it has a weight type");
+                [THREADS / lanes * format.weight_rows(ints, rows), rows]
             }
             Self::Conv | Self::ConvTail | Self::LoraSecond { .. } | Self::Activate(_) => [self.threads(), 1],
             Self::AddVector
@@ -402,6 +403,48 @@ impl Kernel {
             | Self::SplitGate
             | Self::TokenTypes => [self.threads(), 1],
             _ => [1, 1],
+        }
+    }
+
+    /// The weight type of products, and whether they are of integers.
+    fn of_weights(self) -> Option<(&'static WeightFormat, bool)> {
+        let (ty, ints) = match self {
+            Self::Linear { ty, ints, .. } | Self::Layers { ty, ints, .. } => (ty, ints),
+            Self::HeadProj { ty, .. } => (ty, false),
+            _ => return None,
+        };
+        Some((WeightFormat::named(ty)?, ints))
+    }
+
+    /// Template variables of products: the rows and quads of a chunk that their loops are written out for.
+    fn of_products(self) -> Value {
+        let rows = match self {
+            Self::Linear { rows, .. } | Self::HeadProj { rows, .. } | Self::Layers { rows, .. } => rows,
+            _ => TILE,
+        };
+        let Some((format, ints)) = self.of_weights().filter(|_| rows != TILE) else {
+            return context! { runs => false };
+        };
+        let numbers = |n: u32| (0..n).collect::<Vec<u32>>();
+        let quads = numbers(format.chunk_elems as u32 / 4);
+        let runs = format.runs.filter(|_| !ints);
+        let of_runs = runs.map(|runs| {
+            let run = |(at, quads): (usize, &[u32])| {
+                // The kernels with a table look up two quads at once.
+                let (low, high) = quads.split_at(quads.len() / 2);
+                let pairs = low.iter().zip(high).flat_map(|(low, high)| [*low, *high]);
+                let quads = if runs.has_table { pairs.collect() } else { quads.to_vec() };
+                context! { at, quads }
+            };
+            quads.chunks(runs.elems / 4).enumerate().map(run).collect::<Vec<_>>()
+        });
+        context! {
+            runs => of_runs.map_or(Value::from(false), Value::from),
+            has_table => runs.is_some_and(|runs| runs.has_table),
+            quads,
+            n_weight_rows => format.weight_rows(ints, rows),
+            weight_rows => numbers(format.weight_rows(ints, rows)),
+            step_rows => numbers(rows),
         }
     }
 
@@ -509,7 +552,11 @@ impl Kernel {
             Self::AttnIn(_) | Self::TokenTypes => true,
             _ => false,
         };
-        let values = context! { subgroups, packed, browser, of_encoder, adapters, ..values };
+        // Distances between the threads of a slot whose values are added, one after the other.
+        let halvings: Vec<u32> =
+            std::iter::successors(Some(lanes / 2), |n| Some(n / 2)).take_while(|n| *n > 0).collect();
+        let values = context! { subgroups, packed, browser, of_encoder, adapters, halvings, ..values };
+        let values = context! { ..values, ..self.of_products() };
         let all = context! { threads => self.threads(), lanes, experts, heads, layers, w, ..values };
         let text = TEMPLATES.get_template(&format!("{file}.wgsl")).and_then(|template| template.render(all));
         text.unwrap_or_else(|err| panic!("{}: {err:#}", self.name()))

@@ -4,11 +4,12 @@
 use std::collections::HashSet;
 use std::sync::LazyLock;
 
-use naga::back::{hlsl, msl};
+use naga::back::{hlsl, msl, spv};
+use naga::proc::{BoundsCheckPolicies, BoundsCheckPolicy};
 use naga::valid::{Capabilities, ModuleInfo, ValidationFlags, Validator};
 use naga::{AddressSpace, BinaryOperator, Expression, Module, StorageAccess};
 
-use super::{Binding, Caps, Kernel, LANES};
+use super::{Binding, Caps, Kernel, LANES, ROWS, TILE, WEIGHT_FORMATS};
 
 /// Every kernel for every combination of capabilities.
 static VARIANTS: LazyLock<Vec<(String, Kernel, Module, ModuleInfo)>> = LazyLock::new(|| {
@@ -207,6 +208,44 @@ fn write_every_variant() {
                 std::fs::write(folder.join(file), text).unwrap();
             }
         }
+    }
+    println!("{}", dir.display());
+}
+
+#[test]
+#[ignore = "writes files: SPIR-V of products of few rows by every type, for scripts/kernels/wgpu-isa"]
+fn write_spirv() {
+    // As wgpu does on Vulkan for the modules of trusted.rs.
+    let options = spv::Options {
+        lang_version: (1, 5),
+        flags: spv::WriterFlags::empty(),
+        bounds_check_policies: BoundsCheckPolicies {
+            index: BoundsCheckPolicy::Restrict,
+            ..BoundsCheckPolicies::default()
+        },
+        zero_initialize_workgroup_memory: spv::ZeroInitializeWorkgroupMemoryMode::None,
+        force_loop_bounding: false,
+        ..spv::Options::default()
+    };
+    let dir = std::env::temp_dir().join("sterna-spirv");
+    std::fs::create_dir_all(&dir).unwrap();
+    let formats = WEIGHT_FORMATS.iter().filter(|format| format.ty.is(format.kernels));
+    let kernels = formats.flat_map(|format| {
+        let (ty, ints) = (format.ty.name(), format.ints);
+        let of = move |rows| Kernel::Linear { stage: "proj_add", ty, ints, rows, experts: false };
+        ROWS.into_iter().filter(|rows| *rows < TILE).map(of)
+    });
+    for kernel in kernels {
+        let name = kernel.name();
+        let text = kernel.source(Caps { subgroups: true, packed: true, browser: false, lanes: LANES });
+        let module = naga::front::wgsl::parse_str(&text).unwrap();
+        let mut validator = Validator::new(ValidationFlags::all(), Capabilities::all());
+        let info = validator.validate(&module).unwrap();
+        let words = spv::write_vec(&module, &info, &options, None).unwrap();
+        // Weights that a turn of the main loop multiplies.
+        let (format, ints) = kernel.of_weights().unwrap();
+        let weights = format.chunk_elems as u32 * format.weight_rows(ints, kernel.tile(LANES)[1]);
+        std::fs::write(dir.join(format!("{name}.{weights}.spv")), bytemuck::cast_slice(&words)).unwrap();
     }
     println!("{}", dir.display());
 }

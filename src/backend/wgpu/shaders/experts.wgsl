@@ -125,6 +125,17 @@ fn is_of_best_groups(of_row: u32, expert: u32) -> bool {
     return better < params.n_groups_used;
 }
 
+// The scores of THREADS experts, which all threads compare with their own.
+var<workgroup> block: array<u32, THREADS>;
+
+// The score of an expert, or 0 after the last.
+fn score_of(of_row: u32, expert: u32) -> u32 {
+    if (expert < params.n_experts) {
+        return routes[scores_at(of_row + expert)];
+    }
+    return 0u;
+}
+
 fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
     let of_row = workgroup.y * params.n_experts;
     for (var i = thread; 32u * i < params.n_experts; i += THREADS) {
@@ -173,14 +184,19 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
         storageBarrier();
     }
     var sum = 0.0;
-    for (var expert = thread; expert < params.n_experts; expert += THREADS) {
-        let mine = routes[scores_at(of_row + expert)];
+    for (var of_own = 0u; of_own < params.n_experts; of_own += THREADS) {
+        let expert = of_own + thread;
+        let mine = score_of(of_row, expert);
         var better = 0u;
-        for (var other = 0u; other < params.n_experts; other++) {
-            let its = routes[scores_at(of_row + other)];
-            better += u32(its > mine || (its == mine && other < expert));
+        for (var first = 0u; first < params.n_experts; first += THREADS) {
+            workgroupBarrier();
+            block[thread] = score_of(of_row, first + thread);
+            workgroupBarrier();
+            for (var i = 0u; i < min(THREADS, params.n_experts - first); i++) {
+                better += u32(block[i] > mine || (block[i] == mine && first + i < expert));
+            }
         }
-        if (better < params.n_used) {
+        if (expert < params.n_experts && better < params.n_used) {
             atomicOr(&chosen[expert / 32u], 1u << (expert % 32u));
             sum += probability(bitcast<f32>(router[of_row + expert]), largest, all);
         }
@@ -203,36 +219,78 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
     }
 }
 #elif part == "group"
-// One workgroup; a thread owns every THREADS-th expert and scans the choices of all rows.
+// One workgroup; a thread owns neighbouring experts. The choices of all rows pass through workgroup memory, a
+// block of THREADS at a time.
 @group(0) @binding(2) var<storage, read_write> routes: array<u32>;
+
+const NO_EXPERT: u32 = 0xffffffffu;
+
+var<workgroup> block: array<u32, THREADS>;
+var<workgroup> sums: array<u32, THREADS>;
+
+// Loads the choices from `first` on; those after the last are no expert.
+fn load_block(first: u32, choices: u32) {
+    workgroupBarrier();
+    block[thread] = NO_EXPERT;
+    if (first + thread < choices) {
+        block[thread] = routes[experts_at(first + thread)];
+    }
+    workgroupBarrier();
+}
+
+// Sum of the values of the threads before this one.
+fn sum_before(own: u32) -> u32 {
+    sums[thread] = own;
+    workgroupBarrier();
+    for (var apart = 1u; apart < THREADS; apart *= 2u) {
+        var sum = sums[thread];
+        if (thread >= apart) {
+            sum += sums[thread - apart];
+        }
+        workgroupBarrier();
+        sums[thread] = sum;
+        workgroupBarrier();
+    }
+    return sums[thread] - own;
+}
 
 fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
     let choices = step_rows() * params.n_used;
-    for (var expert = thread; expert < params.n_experts; expert += THREADS) {
+    let each = (params.n_experts + THREADS - 1u) / THREADS;
+    var own = 0u;
+    for (var k = 0u; k < each; k++) {
+        let expert = thread * each + k;
         var count = 0u;
-        for (var i = 0u; i < choices; i++) {
-            count += u32(routes[experts_at(i)] == expert);
-        }
-        routes[expert + 1u] = count;
-    }
-    storageBarrier();
-    if (thread == 0u) {
-        var sum = 0u;
-        routes[0] = 0u;
-        for (var expert = 0u; expert < params.n_experts; expert++) {
-            sum += routes[expert + 1u];
-            routes[expert + 1u] = sum;
-        }
-    }
-    storageBarrier();
-    for (var expert = thread; expert < params.n_experts; expert += THREADS) {
-        var slot = routes[expert];
-        for (var i = 0u; i < choices; i++) {
-            if (routes[experts_at(i)] == expert) {
-                routes[rows_at(slot)] = i / params.n_used;
-                routes[slots_at(i)] = slot;
-                slot += 1u;
+        for (var first = 0u; first < choices; first += THREADS) {
+            load_block(first, choices);
+            for (var i = 0u; i < min(THREADS, choices - first); i++) {
+                count += u32(block[i] == expert);
             }
+        }
+        own += count;
+        if (expert < params.n_experts) {
+            routes[expert + 1u] = own;
+        }
+    }
+    if (thread == 0u) {
+        routes[0] = 0u;
+    }
+    let before = sum_before(own);
+    var slot = before;
+    for (var k = 0u; k < each; k++) {
+        let expert = thread * each + k;
+        for (var first = 0u; first < choices; first += THREADS) {
+            load_block(first, choices);
+            for (var i = 0u; i < min(THREADS, choices - first); i++) {
+                if (block[i] == expert) {
+                    routes[rows_at(slot)] = (first + i) / params.n_used;
+                    routes[slots_at(first + i)] = slot;
+                    slot += 1u;
+                }
+            }
+        }
+        if (expert < params.n_experts) {
+            routes[expert + 1u] += before;
         }
     }
 }

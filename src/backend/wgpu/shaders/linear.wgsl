@@ -286,11 +286,18 @@ fn scaled(sum: Acc, r: u32) -> f32 {
 #endif
 
 #if not tiled
-// Few rows: a workgroup owns THREADS / LANES rows of W (x) and ROWS rows of the step (y); LANES neighbouring
-// threads share a row of W and read neighbouring chunks.
+// Few rows: a slot of LANES neighbouring threads owns WEIGHTS neighbouring rows of W, and reads neighbouring
+// chunks of them; a workgroup owns THREADS / LANES slots (x) and ROWS rows of the step (y). Activations are
+// loaded once for all of a slot's rows of W, and codes decoded once for all rows of the step. Bits depend on
+// neither.
+const WEIGHTS: u32 = #{n_weight_rows}u;
+
 fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
-    let row = workgroup.x * (THREADS / LANES) + slot_of();
+    let row = (workgroup.x * (THREADS / LANES) + slot_of()) * WEIGHTS;
     let first = workgroup.y * ROWS;
+#if runs and has_table
+    fill_table();
+#endif
 #if experts
     // Not through `expert`: the compiler must assume that a private variable differs between threads.
     if (first >= rows_of(params.first_expert + workgroup.z)) {
@@ -300,60 +307,166 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
 #elif heads
     choose_head(workgroup.z);
 #elif layers
-    if (workgroup.x * (THREADS / LANES) >= params.layers[workgroup.z].w.rows) {
+    if (workgroup.x * (THREADS / LANES) * WEIGHTS >= params.layers[workgroup.z].w.rows) {
         return;
     }
     choose_layer(workgroup.z);
 #endif
-    var sums: array<Acc, ROWS>;
+#for m in step_rows
+#for r in weight_rows
+    var sum_#{r}_#{m} = Acc(0);
+#endfor
+#endfor
     if (row < #{w}.rows) {
+        let last = #{w}.rows - 1u;
+#for r in weight_rows
+        let row_#{r} = min(row + #{r}u, last) * params.w.chunks;
+#endfor
+#for m in step_rows
+#if ints
+        let acts_#{m} = (first + #{m}u) * params.stride;
+#else
+        let acts_#{m} = act_row(first + #{m}u) * params.stride;
+#endif
+#endfor
+#if ints
         for (var chunk = lane_of(); chunk < params.w.chunks; chunk += LANES) {
-            add_products(row, chunk, first, &sums);
+#for r in weight_rows
+            let bits_#{r} = bits_at(row_#{r} + chunk);
+#endfor
+            // 16 activations per vector: those of group g are 2 g vectors after the chunk's first.
+            let at = chunk / 2u * 8u + chunk % 2u;
+#for group in [0, 1, 2, 3]
+#for r in weight_rows
+            let codes_#{r}_#{group} = codes(bits_#{r}, #{group}u);
+#endfor
+#for m in step_rows
+            let q_#{m}_#{group} = acts[acts_#{m} + at + #{2 * group}u];
+#for r in weight_rows
+            sum_#{r}_#{m} += sixteen(codes_#{r}_#{group}, q_#{m}_#{group});
+#endfor
+#endfor
+#endfor
         }
-    }
-    for (var m = 0u; m < ROWS; m++) {
-        let sum = sum_of_lanes(sums[m]);
-        if (lane_of() == 0u && row < #{w}.rows && first + m < n_rows()) {
-            finished(sum, row, first + m);
+#elif runs
+        var acts_of: array<u32, ROWS>;
+#for m in step_rows
+        acts_of[#{m}] = acts_#{m};
+#endfor
+        var bits: array<Chunk, WEIGHTS>;
+#if rows == 1
+        // The next chunk is loaded before this one is multiplied; after the last one, that one again.
+        var next: array<Chunk, WEIGHTS>;
+#for r in weight_rows
+        next[#{r}] = load(row_#{r}, min(lane_of(), params.w.chunks - 1u));
+#endfor
+#endif
+        for (var chunk = lane_of(); chunk < params.w.chunks; chunk += LANES) {
+#for r in weight_rows
+#if rows == 1
+            bits[#{r}] = next[#{r}];
+            next[#{r}] = load(row_#{r}, min(chunk + LANES, params.w.chunks - 1u));
+#else
+            bits[#{r}] = load(row_#{r}, chunk);
+#endif
+#endfor
+#for run in runs
+            var run_#{run.at} = Sums();
+#for i in run.quads
+            add_quad(&bits, &acts_of, chunk, #{i}u, &run_#{run.at});
+#endfor
+#for r in weight_rows
+            let line_#{run.at}_#{r} = line_of(bits[#{r}], #{run.at}u);
+#for m in step_rows
+            sum_#{r}_#{m} += run_sum(
+                run_#{run.at}.products[#{r}][#{m}], run_#{run.at}.total[#{m}], line_#{run.at}_#{r}
+            );
+#endfor
+#endfor
+#endfor
         }
+#else
+        for (var chunk = lane_of(); chunk < params.w.chunks; chunk += LANES) {
+            let values = decode(row, chunk);
+#for m in step_rows
+            sum_0_#{m} += dot_of(values, acts_#{m}, chunk);
+#endfor
+        }
+#endif
     }
+#for m in step_rows
+#for r in weight_rows
+    let all_#{r}_#{m} = sum_of_lanes(sum_#{r}_#{m});
+    if (lane_of() == 0u && row + #{r}u < #{w}.rows && first + #{m}u < n_rows()) {
+        finished(all_#{r}_#{m}, row + #{r}u, first + #{m}u);
+    }
+#endfor
+#endfor
 }
 
 fn sum(a: Acc, b: Acc) -> Acc {
     return a + b;
 }
-
-// Adds the products of a chunk of a row of W with rows first .. first + ROWS.
-fn add_products(row: u32, chunk: u32, first: u32, sums: ptr<function, array<Acc, ROWS>>) {
 #if ints
-    let bits = bits_at(row * params.w.chunks + chunk);
-    var code: array<vec4<u32>, 4>;
-    for (var group = 0u; group < 4u; group++) {
-        code[group] = codes(bits, group);
-    }
-    // 16 activations per vector: those of group g are 2 g vectors after the chunk's first.
-    let at = chunk / 2u * 8u + chunk % 2u;
-    for (var m = 0u; m < ROWS; m++) {
-        var sum = (*sums)[m];
-        for (var group = 0u; group < 4u; group++) {
-            let q = acts[(first + m) * params.stride + at + 2u * group];
-            sum += four(code[group].x, q.x) + four(code[group].y, q.y);
-            sum += four(code[group].z, q.z) + four(code[group].w, q.w);
-        }
-        (*sums)[m] = sum;
-    }
-#else
-    let values = decode(row, chunk);
-    for (var m = 0u; m < ROWS; m++) {
-        var sum = 0.0;
-        let row_at = act_row(first + m) * params.stride;
-        for (var i = 0u; i < CHUNK_QUADS; i++) {
-            sum += dot(values[i], bitcast<vec4<f32>>(acts[row_at + place(chunk, i)]));
-        }
-        (*sums)[m] += sum;
-    }
-#endif
+
+fn sixteen(codes: vec4<u32>, q: vec4<u32>) -> Acc {
+    return (four(codes.x, q.x) + four(codes.y, q.y)) + (four(codes.z, q.z) + four(codes.w, q.w));
 }
+#elif runs
+
+// Sums over a run: of codes times activations, per row of W and of the step, and of activations.
+struct Sums {
+    products: array<array<f32, ROWS>, WEIGHTS>,
+    total: array<f32, ROWS>,
+}
+
+// Adds the i-th quad of a chunk. Calls have a constant i, so that inlined, no index is a variable.
+fn add_quad(
+    bits: ptr<function, array<Chunk, WEIGHTS>>,
+    acts_of: ptr<function, array<u32, ROWS>>,
+    chunk: u32,
+    i: u32,
+    run: ptr<function, Sums>,
+) {
+    let at = place(chunk, i);
+#for m in step_rows
+    let a_#{m} = bitcast<vec4<f32>>(acts[(*acts_of)[#{m}] + at]);
+    if (HAS_MINIMUM) {
+        (*run).total[#{m}] += (a_#{m}.x + a_#{m}.y) + (a_#{m}.z + a_#{m}.w);
+    }
+#endfor
+#for r in weight_rows
+    let q_#{r} = quad((*bits)[#{r}], i);
+#for m in step_rows
+    (*run).products[#{r}][#{m}] = dot_and(q_#{r}, a_#{m}, (*run).products[#{r}][#{m}]);
+#endfor
+#endfor
+}
+
+// a . b + c, one element after the other.
+fn dot_and(a: vec4<f32>, b: vec4<f32>, c: f32) -> f32 {
+    return fma(a.w, b.w, fma(a.z, b.z, fma(a.y, b.y, fma(a.x, b.x, c))));
+}
+
+// The products of a run's values: x of `line` is the scale of its codes, y their minimum.
+fn run_sum(products: f32, total: f32, line: vec2<f32>) -> f32 {
+    let sum = line.x * (products * QUAD_SCALE);
+    if (HAS_MINIMUM) {
+        return sum - line.y * total;
+    }
+    return sum;
+}
+#else
+
+// The products of a chunk with a row of acts.
+fn dot_of(values: array<vec4<f32>, CHUNK_QUADS>, row_at: u32, chunk: u32) -> f32 {
+    var sum = 0.0;
+#for i in quads
+    sum += dot(values[#{i}], bitcast<vec4<f32>>(acts[row_at + place(chunk, #{i}u)]));
+#endfor
+    return sum;
+}
+#endif
 #else
 // Many rows: a workgroup owns a tile of ROWS rows of W (x) and ROWS rows of the step (y), and each of its 64
 // threads 4 x 4 outputs of it. The columns pass through workgroup memory in pieces: `bring` loads a piece,

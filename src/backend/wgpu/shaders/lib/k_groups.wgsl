@@ -17,3 +17,19 @@ fn scale_and_min(header: vec4<u32>, group: u32) -> vec2<f32> {
     }
     return unpack2x16float(header.x) * vec2<f32>(six);
 }
+#if runs
+
+const HAS_MINIMUM = true;
+const QUAD_SCALE = 1.0;
+
+// Scales (x, y) and minimums (z, w) of a pair of groups.
+fn scales_and_mins(header: vec4<u32>, pair: u32) -> vec4<f32> {
+    let packed = header.yzw >> vec3(16u * (pair % 2u));
+    let first = packed.xy & vec2(0x3f3fu);
+    let high = (packed.xy >> vec2(2u)) & vec2(0x3030u);
+    let last = (vec2(packed.z, packed.z >> 4u) & vec2(0x0f0fu)) | high;
+    let six = select(first, last, pair >= 2u);
+    let line = unpack2x16float(header.x);
+    return vec4(line.x * vec2<f32>(unpack4xU8(six.x).xy), line.y * vec2<f32>(unpack4xU8(six.y).xy));
+}
+#endif

@@ -117,10 +117,10 @@ var<workgroup> lanes_scratch: array<#{lanes_type}, THREADS>;
 fn #{name}(x: #{lanes_type}) -> #{lanes_type} {
 #if subgroups
     var all = x;
-    // A subgroup has at least LANES threads.
-    for (var apart = LANES / 2u; apart > 0u; apart /= 2u) {
-        all = #{op}(all, subgroupShuffleXor(all, apart));
-    }
+    // A subgroup has at least LANES threads. With constant masks, shuffles become single instructions.
+#for apart in halvings
+    all = #{op}(all, subgroupShuffleXor(all, #{apart}u));
+#endfor
     return all;
 #else
     lanes_scratch[thread] = x;

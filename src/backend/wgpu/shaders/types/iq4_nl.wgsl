@@ -14,3 +14,10 @@ fn decode(row: u32, chunk: u32) -> array<vec4<f32>, CHUNK_QUADS> {
     }
     return values;
 }
+#if runs
+
+fn load(row_at: u32, chunk: u32) -> Chunk {
+    let at = row_at + chunk;
+    return Chunk(bits_at(at), half_at(#{w}.rows * params.w.chunks, at));
+}
+#endif

@@ -32,3 +32,36 @@ fn decode(row: u32, chunk: u32) -> array<vec4<f32>, CHUNK_QUADS> {
     }
     return values;
 }
+#if runs
+
+const HAS_MINIMUM = true;
+const QUAD_SCALE = 1.0;
+
+struct Chunk {
+    low: array<vec4<u32>, 2>,
+    high: vec4<u32>,
+    groups: u32,
+    scale: f32,
+}
+
+fn load(row_at: u32, chunk: u32) -> Chunk {
+    let chunks = #{w}.rows * params.w.chunks;
+    let at = row_at + chunk;
+    let low = array(bits_at(2u * at), bits_at(2u * at + 1u));
+    let scale = half_at(3u * chunks + chunks / 4u, at / 4u);
+    return Chunk(low, bits_at(2u * chunks + at), bits_at(3u * chunks + at / 4u)[at % 4u], scale);
+}
+
+fn quad(chunk: Chunk, i: u32) -> vec4<f32> {
+    let low = (chunk.low[i / 4u % 2u][i % 4u] >> (i / 8u * 4u)) & 0x0f0f0f0fu;
+    let shift = i / 4u * 2u;
+    let word = chunk.high[i % 4u];
+    let high = select(word >> (max(shift, 4u) - 4u), word << (4u - min(shift, 4u)), shift < 4u) & 0x30303030u;
+    return vec4<f32>(unpack4xU8(low | high));
+}
+
+fn line_of(chunk: Chunk, run: u32) -> vec2<f32> {
+    let scale = chunk.scale * f32(unpack4xI8(chunk.groups)[run]);
+    return vec2(scale, 32.0 * scale);
+}
+#endif

@@ -24,3 +24,26 @@ fn decode(row: u32, chunk: u32) -> array<vec4<f32>, CHUNK_QUADS> {
     }
     return values;
 }
+#if runs
+
+const HAS_MINIMUM = true;
+const QUAD_SCALE = 1.0;
+
+struct Chunk {
+    bits: vec4<u32>,
+    scale: f32,
+}
+
+fn load(row_at: u32, chunk: u32) -> Chunk {
+    let at = row_at + chunk;
+    return Chunk(bits_at(at), half_at(#{w}.rows * params.w.chunks, at / 4u));
+}
+
+fn quad(chunk: Chunk, i: u32) -> vec4<f32> {
+    return vec4<f32>(unpack4xU8((chunk.bits[i % 4u] >> (i / 4u * 2u)) & 0x03030303u));
+}
+
+fn line_of(chunk: Chunk, run: u32) -> vec2<f32> {
+    return vec2(chunk.scale);
+}
+#endif
