@@ -20,6 +20,7 @@ mod layered;
 mod metadata;
 mod metaspace;
 mod names;
+mod order;
 pub mod peft;
 mod pooling;
 mod pre;

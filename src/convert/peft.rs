@@ -15,7 +15,8 @@ use serde_json::Value as Json;
 
 use super::arch::{self, Architecture, Change, Dim, Rule};
 use super::checkpoint::{Checkpoint, Elem};
-use super::tensors::{NOT_TEXT, Tiles, f32s, permuted, short_name, transposed};
+use super::order::{Tiles, f32s, permuted, transposed};
+use super::tensors::{NOT_TEXT, short_name};
 use super::{ConvertError, read_json, ternary};
 use sterna_gguf::{Gguf, GgufWriter, Metadata, TensorInfo, type_id};
 

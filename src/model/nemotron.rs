@@ -1,6 +1,6 @@
 //! Nemotron-4 and Minitron: Llama's form with LayerNorm, the square of ReLU without a gate in the
-//! feed-forward network, and RoPE over the halves of a part of each head. Files have the norms' weights with 1
-//! added.
+//! feed-forward network, and RoPE over the halves of a part of each head. Files have the norms' weights with
+//! 1 added.
 
 use super::Architecture;
 use super::llama::{Variant, decoder};

@@ -151,7 +151,7 @@ impl Driver for Dry {
     }
 }
 
-/// Graphs of a model for steps of up to some numbers of rows over a cache type, first the one for single rows:
+/// Graphs of a model for steps of up to `rows` rows over a cache type, first the one for single rows:
 /// launches with the names of their kernels. Its weights are uploaded once.
 fn recordings(gguf: &Gguf, steps: &[(&str, usize)], limits: Limits) -> Vec<Vec<Vec<(String, Launch)>>> {
     let (kernels, recorded) = (Arc::default(), Arc::default());

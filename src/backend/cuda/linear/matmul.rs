@@ -24,8 +24,8 @@ pub enum Matmul {
     Few,
     /// Codes on tensor cores, for many rows.
     Codes,
-    /// The same as `Few`, with weights in octets that are streamed through shared memory, for as many tiles of
-    /// 8 rows at a time.
+    /// The same as `Few`, with weights in octets that are streamed through shared memory, for as many tiles
+    /// of 8 rows at a time.
     Octets(OctetTiles),
 }
 
