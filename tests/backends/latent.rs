@@ -8,7 +8,7 @@ use sterna::program::{
     PageTable, Rope, RopeStyle, Row, Stage,
 };
 use support::case::{
-    Case, StepCase, backend, backends, few_backends, limits, rows, shuffled_pages, simt, ty,
+    Case, StepCase, backend, backends, cpus, few_backends, limits, rows, shuffled_pages, simt, ty,
 };
 
 use super::lora::adapted;
