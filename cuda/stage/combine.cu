@@ -1,7 +1,7 @@
 // Combine: makes the output of a stage from its products: out[r] = act(gate[r]) * y[r]; act(y[r]) without a
 // gate; or out[r] += y[r]. Or applies a gate: out[r] = y[r] / (1 + exp(-gate[r])), or
-// out[r] = y[r] * ln(1 + exp(gate[r])); or factors: out[r] = gate[r] * y[r]. An element of the gate may be for
-// several columns.
+// out[r] = y[r] * ln(1 + exp(gate[r])); or factors: out[r] = gate[r] * y[r]. An element of the gate may be
+// for several columns.
 //
 // For stages whose layers have no common fused kernel: `logits` of each layer's type computes the products of
 // the batch rows, or `experts` those of their slots. A thread owns some columns of a row: x = share of the

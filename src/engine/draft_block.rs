@@ -28,6 +28,10 @@ impl Speculation for MtpDrafts {
         self.row_cost
     }
 
+    fn least(&self) -> usize {
+        self.min.max(1)
+    }
+
     fn mtp(&self) -> Option<Self> {
         Some(*self)
     }

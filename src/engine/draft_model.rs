@@ -61,6 +61,10 @@ impl Speculation for DraftModel {
     fn row_cost(&self) -> Option<f64> {
         self.row_cost
     }
+
+    fn least(&self) -> usize {
+        self.min.max(1)
+    }
 }
 
 #[derive(Debug)]

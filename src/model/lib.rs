@@ -348,7 +348,7 @@ mod tests {
         let message = by_name("mamba").unwrap_err().to_string();
         assert!(message.contains("`mamba`; ") && message.contains("bitnet-b1.58"), "{message}");
         for (name, want) in
-            [("gemma5", "gemma4"), ("llama4", "llama"), ("qwen3v", "qwen3vl"), ("glm4v", "glm4")]
+            [("gemma5", "gemma"), ("llama4", "llama"), ("qwen3v", "qwen3vl"), ("glm4v", "glm4")]
         {
             let message = by_name(name).unwrap_err().to_string();
             assert!(message.contains(&format!("`{name}` (the nearest is `{want}`); ")), "{message}");

@@ -117,7 +117,7 @@ pub(super) type NormOf = fn(&mut Builder<'_>, &str, usize) -> Result<Norm, Model
 /// Norm of a feed-forward network next to attention.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Parallel {
-    /// That of attention.
+    /// The one of attention.
     SameNorm,
     /// Another one of the same input.
     OwnNorm,

@@ -97,6 +97,10 @@ impl Synth {
         if rank == 0 {
             return Err(SynthError::Spec { what: "lora_rank", detail: "want at least 1, got 0".into() });
         }
+        if matches!(spec.family, Family::Gemma3Tower(_)) {
+            let detail = "a tower has no adapters".to_owned();
+            return Err(SynthError::Spec { what: "lora_rank", detail });
+        }
         Self::of(adapter::metadata(spec, rank), adapter::tensors(spec, rank)?, spec.seed)
     }
 

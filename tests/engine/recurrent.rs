@@ -333,7 +333,7 @@ fn plans_count_the_states_after_rows() {
     }
 }
 
-/// Of a draft that is longer than the states kept after rows, some rows run again; the text is the same.
+/// A draft may be longer than the states kept after rows: some rows run again; the text is the same.
 #[test]
 fn long_drafts_run_some_rows_again() {
     let plain = open(&options());

@@ -11,6 +11,26 @@ use super::params::{OCTET_COLS, OCTET_ROWS};
 const ROWS: usize = OCTET_ROWS as usize;
 const COLS: usize = OCTET_COLS as usize;
 
+/// Tiles of 8 rows that a kernel which streams octets multiplies at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
+pub enum OctetTiles {
+    One = 1,
+    Two = 2,
+    Four = 4,
+    Eight = 8,
+}
+
+impl OctetTiles {
+    /// All, the fewest first.
+    pub const ALL: [Self; 4] = [Self::One, Self::Two, Self::Four, Self::Eight];
+
+    /// The fewest that have `rows` rows, or `most`, which makes several passes.
+    pub fn of_rows(rows: usize, most: Self) -> Self {
+        let enough = |tiles: &Self| 8 * *tiles as usize >= rows || *tiles == most;
+        Self::ALL.into_iter().find(enough).unwrap_or(most)
+    }
+}
+
 /// Bytes of a run: 32 of each row.
 const RUN: usize = 32 * ROWS;
 

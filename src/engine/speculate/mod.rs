@@ -31,6 +31,11 @@ pub trait Speculation: Debug + Send + Sync {
         None
     }
 
+    /// Minimum number of tokens per draft, at least 1: shorter drafts are discarded.
+    fn least(&self) -> usize {
+        1
+    }
+
     /// Options of drafts by the model's own MTP block. The engine makes these itself, without
     /// [`Drafter::draft`].
     fn mtp(&self) -> Option<MtpDrafts> {
@@ -86,13 +91,15 @@ pub(super) struct Speculator {
     /// Set if the MTP block drafts instead of `drafter`.
     pub mtp: Option<MtpDrafts>,
     row_cost: Option<f64>,
+    /// As [`Speculation::least`].
+    least: usize,
     /// Acceptance probability of a drafted token, as a moving average.
     hits: f64,
     /// Number of tokens that `hits` has seen.
     n_seen: usize,
     /// Steps since the last draft.
     idle: usize,
-    /// True if the last draft had one token, as a probe has, and was accepted: the next step drafts, too.
+    /// True if the last draft was as short as a probe and was accepted: the next step drafts, too.
     is_promising: bool,
 }
 
@@ -100,14 +107,22 @@ impl Speculator {
     /// Least weight of the newest token in `hits`. The first ones weigh more: `hits` begins as an average of
     /// one token.
     const NEWEST: f64 = 1.0 / 8.0;
-    /// If drafts do not pay off, one token is drafted as a probe after at least this number of steps.
+    /// If drafts do not pay off, a probe, the shortest draft, is made after at least this number of steps.
     const PROBE: usize = 16;
     /// The pause is also at least the cost of a row times this.
     const PROBE_COSTS: f64 = 128.0;
 
     pub fn start(speculation: &dyn Speculation) -> Result<Self, Error> {
-        let (drafter, row_cost, mtp) = (speculation.start()?, speculation.row_cost(), speculation.mtp());
-        Ok(Self { drafter, mtp, row_cost, hits: 0.7, n_seen: 0, idle: 0, is_promising: false })
+        Ok(Self {
+            drafter: speculation.start()?,
+            mtp: speculation.mtp(),
+            row_cost: speculation.row_cost(),
+            least: speculation.least(),
+            hits: 0.7,
+            n_seen: 0,
+            idle: 0,
+            is_promising: false,
+        })
     }
 
     /// Number of drafted tokens that maximises throughput. With a sequence's own row, `n` of them give
@@ -123,9 +138,10 @@ impl Speculator {
             (n, tokens, time, holds) = (n + 1, tokens + holds, time + cost, holds * self.hits);
         }
         match n {
-            0 => usize::from(self.is_promising || self.idle >= self.pause(cost, n_seqs)),
+            0 if self.is_promising || self.idle >= self.pause(cost, n_seqs) => self.least,
+            0 => 0,
             // The first draft shows what a row costs.
-            n if is_measured && self.n_seen == 0 => n.min(1),
+            _ if is_measured && self.n_seen == 0 => self.least,
             n => n,
         }
     }
@@ -182,7 +198,7 @@ impl Speculator {
             self.hits += Self::NEWEST.max(1.0 / (self.n_seen + 1) as f64) * (held - self.hits);
         }
         if n_drafted > 0 {
-            self.is_promising = (n_drafted, n_held) == (1, 1);
+            self.is_promising = n_drafted == self.least && n_held == n_drafted;
         }
     }
 }
@@ -329,6 +345,19 @@ mod tests {
         assert_eq!(own.most(&cost, 1), 1, "and one more after a probe that held");
         own.verified(1, 0);
         assert_eq!(own.most(&cost, 1), 0);
+    }
+
+    /// Otherwise drafts would never be long enough for a minimum.
+    #[test]
+    fn first_drafts_and_probes_have_the_minimum_of_tokens() {
+        let drafts = MtpDrafts { max: 4, min: 2, p_min: 0.0, row_cost: None, acceptance: None };
+        let (mut own, mut cost) = (Speculator::start(&drafts).unwrap(), RowCost::new(false));
+        cost.add(0, Duration::from_millis(10));
+        assert_eq!(own.most(&cost, 1), 2);
+        (0..30).for_each(|_| own.verified(2, 0));
+        assert_eq!(own.most(&cost, 1), 0);
+        own.idle = 19;
+        assert_eq!(own.most(&cost, 1), 2);
     }
 
     /// Tokens per time of a sequence that generates `n` tokens, relative to one without drafts, where drafts

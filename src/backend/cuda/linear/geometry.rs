@@ -1,9 +1,10 @@
 //! Distribution of a linear layer's work over blocks: one function per way of multiplying.
 
-use super::matmul::{Matmul, OctetTiles};
+use super::matmul::Matmul;
 use super::shared::{Part, norm_bytes, part};
 use crate::cuda::driver::Limits;
 use crate::cuda::occupancy;
+use crate::cuda::octets::OctetTiles;
 use crate::cuda::params::{
     LINEAR_HEADER_BYTES, LINEAR_ROWS, LINEAR_THREADS, MMA_CODES_ROWS, MMA_CODES_SHARED_BYTES,
     MMA_FEW_TILE_BYTES, MMA_HALVES_SHARED_BYTES, MMA_INTS_COLS, MMA_INTS_SHARED_BYTES, MMA_ROWS,

@@ -2,6 +2,7 @@
 
 use super::shared::part;
 use crate::cuda::driver::Limits;
+use crate::cuda::octets::OctetTiles;
 use crate::cuda::params::{LINEAR_ROWS, MMA_FEW_ROWS, OCTET_MAX_ROWS};
 use crate::cuda::weight::{Mma, Products};
 
@@ -27,25 +28,6 @@ pub enum Matmul {
     /// The same as `Few`, with weights in octets that are streamed through shared memory, for as many tiles
     /// of 8 rows at a time.
     Octets(OctetTiles),
-}
-
-/// Tiles of 8 rows that a kernel which streams octets multiplies at a time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
-pub enum OctetTiles {
-    One = 1,
-    Two = 2,
-    Four = 4,
-    Eight = 8,
-}
-
-impl OctetTiles {
-    pub const ALL: [Self; 4] = [Self::One, Self::Two, Self::Four, Self::Eight];
-
-    /// The fewest that have `rows` rows, or `most`, which makes several passes.
-    fn of_rows(rows: usize, most: Self) -> Self {
-        let enough = |tiles: &Self| 8 * *tiles as usize >= rows || *tiles == most;
-        Self::ALL.into_iter().find(enough).unwrap_or(most)
-    }
 }
 
 impl Matmul {

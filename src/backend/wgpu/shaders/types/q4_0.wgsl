@@ -16,7 +16,7 @@ fn decode(row: u32, chunk: u32) -> array<vec4<f32>, CHUNK_QUADS> {
 }
 #if runs
 
-const HAS_MINIMUM = true;
+const HAS_MINIMUM = false;
 const QUAD_SCALE = 1.0;
 
 struct Chunk {
@@ -30,10 +30,10 @@ fn load(row_at: u32, chunk: u32) -> Chunk {
 }
 
 fn quad(chunk: Chunk, i: u32) -> vec4<f32> {
-    return vec4<f32>(unpack4xU8(nibbles(chunk.bits, i)));
+    return vec4<f32>(unpack4xU8(nibbles(chunk.bits, i))) - 8.0;
 }
 
 fn line_of(chunk: Chunk, run: u32) -> vec2<f32> {
-    return vec2(chunk.scale, 8.0 * chunk.scale);
+    return vec2(chunk.scale, 0.0);
 }
 #endif

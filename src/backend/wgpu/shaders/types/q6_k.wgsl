@@ -34,7 +34,7 @@ fn decode(row: u32, chunk: u32) -> array<vec4<f32>, CHUNK_QUADS> {
 }
 #if runs
 
-const HAS_MINIMUM = true;
+const HAS_MINIMUM = false;
 const QUAD_SCALE = 1.0;
 
 struct Chunk {
@@ -57,11 +57,10 @@ fn quad(chunk: Chunk, i: u32) -> vec4<f32> {
     let shift = i / 4u * 2u;
     let word = chunk.high[i % 4u];
     let high = select(word >> (max(shift, 4u) - 4u), word << (4u - min(shift, 4u)), shift < 4u) & 0x30303030u;
-    return vec4<f32>(unpack4xU8(low | high));
+    return vec4<f32>(unpack4xU8(low | high)) - 32.0;
 }
 
 fn line_of(chunk: Chunk, run: u32) -> vec2<f32> {
-    let scale = chunk.scale * f32(unpack4xI8(chunk.groups)[run]);
-    return vec2(scale, 32.0 * scale);
+    return vec2(chunk.scale * f32(unpack4xI8(chunk.groups)[run]), 0.0);
 }
 #endif
