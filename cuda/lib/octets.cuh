@@ -4,8 +4,8 @@
 // An octet begins with runs of 256 bytes, 32 bytes of each row: 32 columns of a byte each, or four bits of 64
 // columns, of which block_codes.cuh reads a word per lane. Columns past the last one have scales of 0. The 32
 // bytes of a row are two pieces of 16, which rows 4 to 7 have in reverse order: so the words that a warp's
-// lanes read from one piece of eight rows are in different banks of shared memory. The rest of an octet (scales,
-// further bits) is the type's own.
+// lanes read from one piece of eight rows are in different banks of shared memory. The rest of an octet
+// (scales, further bits) is the type's own.
 #pragma once
 
 #include "../params_octets.h"

@@ -5,8 +5,8 @@
 //
 // For products of few rows (`runs`), a type may define how codes are multiplied before their scale: `Chunk`
 // and `load` (what is loaded of a chunk), `quad` (four codes as floats), and `line_of` (scale and minimum of
-// a run of quads). A value is scale x QUAD_SCALE x code - minimum; without HAS_MINIMUM there is none. An offset
-// that all codes of a type share is subtracted in `quad`: as a minimum it would cost bits of the sum.
+// a run of quads). A value is scale x QUAD_SCALE x code - minimum; without HAS_MINIMUM there is none. An
+// offset that all codes of a type share is subtracted in `quad`: as a minimum it would cost bits of the sum.
 struct Matrix {
     rows: u32,
     first_row: u32,
