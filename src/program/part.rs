@@ -262,14 +262,32 @@ fn of_lora(pairs: &mut [Lora]) -> impl Iterator<Item = Named<'_>> {
     pairs.iter_mut().flat_map(|Lora { adapter: _, a, b, scale: _ }| [a, b].map(Named::Weight))
 }
 
-/// The part's handle for one of the whole; declares a new one if necessary.
-fn renamed<T: Copy + PartialEq>(known: &mut Vec<T>, of_whole: T, declare: impl FnOnce()) -> u32 {
-    let at = known.iter().position(|known| *known == of_whole).unwrap_or_else(|| {
-        declare();
-        known.push(of_whole);
-        known.len() - 1
-    });
-    at as u32
+/// The part's numbers for the handles of one kind.
+#[derive(Default)]
+struct Renaming {
+    /// Number in the part, by the number in the whole.
+    of_part: Vec<Option<u32>>,
+    /// Number in the whole, by the number in the part.
+    of_whole: Vec<u32>,
+}
+
+impl Renaming {
+    /// The part's number for one of the whole; declares a new one if necessary.
+    fn rename(&mut self, of_whole: u32, declare: impl FnOnce()) -> u32 {
+        let at = of_whole as usize;
+        if self.of_part.len() <= at {
+            self.of_part.resize(at + 1, None);
+        }
+        *self.of_part[at].get_or_insert_with(|| {
+            declare();
+            self.of_whole.push(of_whole);
+            self.of_whole.len() as u32 - 1
+        })
+    }
+
+    fn handles<T>(self, handle: fn(u32) -> T) -> Vec<T> {
+        self.of_whole.into_iter().map(handle).collect()
+    }
 }
 
 impl Program {
@@ -284,41 +302,48 @@ impl Program {
     fn of_stages(&self, numbers: impl IntoIterator<Item = usize>, stages: Range<usize>) -> Part {
         let mut program = Program::new(self.name.clone(), self.limits);
         program.adapters.clone_from(&self.adapters);
-        let (mut weights, mut bufs, mut kvs) = (Vec::new(), Vec::new(), Vec::new());
-        let (mut states, mut ropes, mut bases) = (Vec::new(), Vec::new(), Vec::new());
+        let [mut weights, mut bufs, mut kvs, mut states, mut ropes, mut bases] =
+            std::array::from_fn(|_| Renaming::default());
         for (label, stage) in numbers.into_iter().map(|at| &self.stages[at]) {
             let mut stage = stage.clone();
             for named in named(&mut stage) {
                 match named {
                     Named::Weight(w) => {
                         let declare = || program.weights.push(self.weight_decl(*w).clone());
-                        *w = Weight(renamed(&mut weights, *w, declare));
+                        *w = Weight(weights.rename(w.0, declare));
                     }
                     Named::In(b) | Named::Out(b) => {
                         let declare = || program.bufs.push(self.buf_decl(*b).clone());
-                        *b = Buf(renamed(&mut bufs, *b, declare));
+                        *b = Buf(bufs.rename(b.0, declare));
                     }
                     Named::Kv(kv) => {
                         let declare = || program.kvs.push(self.kv_decl(*kv).clone());
-                        *kv = Kv(renamed(&mut kvs, *kv, declare));
+                        *kv = Kv(kvs.rename(kv.0, declare));
                     }
                     Named::State(state) => {
                         let declare = || program.states.push(*self.state_decl(*state));
-                        *state = State(renamed(&mut states, *state, declare));
+                        *state = State(states.rename(state.0, declare));
                     }
                     Named::Rope(rope) => {
                         let declare = || program.ropes.push(self.ropes[rope.0 as usize].clone());
-                        *rope = RopeId(renamed(&mut ropes, *rope, declare));
+                        *rope = RopeId(ropes.rename(rope.0, declare));
                     }
                     Named::Basis(basis) => {
                         let declare = || program.bases.push(self.bases[basis.0 as usize].clone());
-                        *basis = BasisId(renamed(&mut bases, *basis, declare));
+                        *basis = BasisId(bases.rename(basis.0, declare));
                     }
                 }
             }
             program.push(label.clone(), stage);
         }
-        Part { program, stages, weights, bufs, kvs, states }
+        Part {
+            program,
+            stages,
+            weights: weights.handles(Weight),
+            bufs: bufs.handles(Buf),
+            kvs: kvs.handles(Kv),
+            states: states.handles(State),
+        }
     }
 
     /// Start of each layer except the first: a program is split between two devices at these stages. Layers
@@ -367,20 +392,30 @@ impl Program {
         let starts = (0..end).filter(|at| self.begins_layer(*at));
         let cuts: Vec<usize> = starts.chain([end]).collect();
         let layers: Vec<Range<usize>> = cuts.windows(2).map(|cut| cut[0]..cut[1]).collect();
-        let mut n_named = vec![0; self.weights.len()];
-        for stages in layers.iter().cloned().chain([0..cuts[0], end..self.stages.len()]) {
-            self.part(stages).weights.into_iter().for_each(|w| n_named[w.0 as usize] += 1);
+        let rest = [0..cuts[0], end..self.stages.len()];
+        // The only range that names a weight, or `None` after a second one.
+        let mut named_by = vec![Some(usize::MAX); self.weights.len()];
+        for (i, stages) in layers.iter().cloned().chain(rest).enumerate() {
+            for (_, stage) in &self.stages[stages] {
+                for handle in named(&mut stage.clone()) {
+                    if let Named::Weight(w) = handle {
+                        let by = &mut named_by[w.0 as usize];
+                        *by = by.filter(|by| [usize::MAX, i].contains(by)).map(|_| i);
+                    }
+                }
+            }
         }
-        let of = |stages: Range<usize>| {
+        let mut of = |stages: Range<usize>| {
             let mut matrices: Vec<Weight> = Vec::new();
             for linear in self.stages[stages.clone()].iter().flat_map(|(_, stage)| stage.linears().1) {
-                if n_named[linear.w.0 as usize] == 1 && !matrices.contains(&linear.w) {
+                // Taken once.
+                if named_by[linear.w.0 as usize].take().is_some() {
                     matrices.push(linear.w);
                 }
             }
             Layer { stages, matrices }
         };
-        layers.into_iter().map(of).collect()
+        layers.into_iter().map(&mut of).collect()
     }
 
     /// Describes the computation of a stage with its types, sizes and caches: stages of one kind run the same

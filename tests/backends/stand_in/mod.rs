@@ -399,6 +399,11 @@ fn cards_with_wrong_results_are_not_used() {
 #[test]
 fn on_the_stand_in_other_tests_pass() {
     tests("card=rtx-3060 seed=5", "stage_diff::cuda", 1);
+}
+
+#[test]
+#[ignore = "thorough: scripts/test --all"]
+fn on_the_stand_in_kernels_of_codes_pass() {
     tests("card=rtx-3060 prompt", "kv_codes::kernels", 1);
 }
 

@@ -79,6 +79,14 @@ pub(super) struct Rows<'a> {
     pub floats: F32Rows<'a>,
 }
 
+impl<'a> Rows<'a> {
+    /// Rows of f32, `[rows, cols]`.
+    pub fn of_floats(x: &'a [f32], cols: usize) -> Self {
+        let int8 = I8Rows { q: &[], quant: &[], cols };
+        Self { int8, blocks: BlockRows { bytes: &[], cols }, floats: F32Rows { x, cols } }
+    }
+}
+
 /// Scratch memory of a thread that quantises rows.
 struct Workspace {
     x: Aligned<f32>,
@@ -197,6 +205,12 @@ impl Acts {
     /// Quantisation of the rows.
     pub fn kind(&self) -> ActQuant {
         self.kind
+    }
+
+    /// Rows loaded as f32, `[rows, cols]`, and every thread's scratch memory.
+    pub fn floats(&mut self) -> (&[f32], &mut [Scratch]) {
+        let (rows, scratch) = self.split();
+        (rows.floats.x, scratch)
     }
 
     /// The rows in all forms, of which only the last written are valid, and every thread's scratch memory.

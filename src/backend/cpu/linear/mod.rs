@@ -2,12 +2,13 @@
 //!
 //! [`Acts`] holds a layer's inputs, quantised as the program specifies. [`matmul`] multiplies them with one
 //! or more weights in one parallel region, [`matmul_piece`] with some rows of a weight that is not in memory
-//! as a whole. `formats.rs` selects the kernel for a weight type. Nothing here knows a stage. Start at
+//! as a whole, and [`matmul_floats`] multiplies weights with inputs of their own. `formats.rs` selects the kernel for a weight type. Nothing here knows a stage. Start at
 //! [`matmul`].
 
 mod acts;
 mod formats;
 
+use acts::Rows;
 pub use acts::{Acts, WorkspaceSize};
 
 use bytes::Bytes;
@@ -15,7 +16,7 @@ use ggml_types::{HostTensor, QuantType};
 
 use super::pool::{Grid, Pool};
 use formats::Multiply;
-use sterna_cpu_kernels::{Format, Kernels, MANY_ROWS, Product, STRIP};
+use sterna_cpu_kernels::{Format, Kernels, MANY_ROWS, Product, STRIP, Scratch};
 use sterna_program::ActQuant;
 
 /// A weight as the kernels read it, in the bytes of the file.
@@ -143,47 +144,98 @@ pub fn matmul_piece(
 }
 
 fn run<const N: usize>(k: &Kernels, pool: &Pool, acts: &mut Acts, jobs: [Job<'_>; N]) {
-    let (rows, kind) = (acts.rows(), acts.kind());
+    let (n_rows, kind) = (acts.rows(), acts.kind());
     let weights = jobs.each_ref().map(|job| job.w);
     let multiply = weights.map(|w| Multiply::of(w.format, k, kind));
     let of_floats = |multiply: &Multiply| matches!(multiply, Multiply::Float(_) | Multiply::Decoded);
     if kind != ActQuant::None && multiply.iter().any(of_floats) {
         acts.dequantise(pool);
     }
-    let mut multiply = multiply.into_iter();
-    let mut grids = jobs.map(|job| {
-        let Job { w, scale, bias, out, add } = job;
-        assert_eq!(w.cols, acts.cols(), "inputs of the weight and of the layer");
-        let multiply = multiply.next().expect("one for each job");
-        ((w, scale, bias, add, multiply), out)
-    });
-    let (height, width) = tile_shape(rows, weights.iter().map(|w| w.rows).sum(), pool.threads());
+    let cols = acts.cols();
     let (rows, scratch) = acts.split();
-    pool.tiles_with(
-        scratch,
-        &mut grids,
-        height,
-        width,
-        |(w, scale, bias, add, multiply), mut tile, scratch| {
-            let outputs = tile.cols();
-            let product = Product {
-                weights: &w.bytes[outputs.start * w.row_bytes..outputs.end * w.row_bytes],
-                row_bytes: w.row_bytes,
-                cols: w.cols,
-                tensor_scale: w.tensor_scale,
-                row_scales: None,
-                factor: *scale,
-                bias: bias.map(|bias| &bias[outputs.clone()]),
-                add: *add,
-            };
-            match multiply {
-                Multiply::Int8(kernel) => kernel(&product, rows.int8, scratch, &mut tile),
-                Multiply::Blocks(kernel) => kernel(&product, rows.blocks, scratch, &mut tile),
-                Multiply::Float(kernel) => kernel(&product, rows.floats, scratch, &mut tile),
-                Multiply::Decoded => formats::decoded(k, w, &product, rows.floats, scratch, &mut tile),
-            }
-        },
-    );
+    let mut multiply = multiply.into_iter();
+    let mut tasks = jobs.map(|Job { w, scale, bias, out, add }| {
+        assert_eq!(w.cols, cols, "inputs of the weight and of the layer");
+        (Task { w, rows, scale, bias, add, multiply: multiply.next().expect("one for each job") }, out)
+    });
+    run_tasks(k, pool, scratch, n_rows, &mut tasks);
+}
+
+/// One of the products in [`matmul_floats`].
+pub struct FloatProduct<'a> {
+    /// The weight.
+    pub w: &'a CpuWeight,
+    /// Inputs, `[rows, w.cols]`.
+    pub x: &'a [f32],
+    /// `[rows, w.rows]`.
+    pub out: &'a mut [f32],
+}
+
+/// Multiplies weights with f32 rows of their own, all in one parallel region; the same bits as [`matmul`]
+/// with f32 inputs. `scratch` is that of an [`Acts`] whose size fits the weights.
+///
+/// # Panics
+/// If the shapes do not match.
+pub fn matmul_floats<'a>(
+    k: &Kernels,
+    pool: &Pool,
+    scratch: &mut [Scratch],
+    products: impl Iterator<Item = FloatProduct<'a>>,
+) {
+    let mut most = 0;
+    let task = |FloatProduct { w, x, out }: FloatProduct<'a>| {
+        let rows = x.len() / w.cols;
+        most = rows.max(most);
+        assert_eq!((x.len(), out.len()), (rows * w.cols, rows * w.rows), "inputs and outputs of {rows} rows");
+        let (multiply, w) = (Multiply::of(w.format, k, ActQuant::None), w.piece());
+        let task = Task { w, rows: Rows::of_floats(x, w.cols), scale: 1.0, bias: None, add: false, multiply };
+        (task, Grid::new(out, w.rows))
+    };
+    let mut tasks: Vec<_> = products.map(task).collect();
+    run_tasks(k, pool, scratch, most, &mut tasks);
+}
+
+/// The product that a tile is part of.
+struct Task<'a> {
+    w: Piece<'a>,
+    rows: Rows<'a>,
+    scale: f32,
+    /// `[w.rows]`.
+    bias: Option<&'a [f32]>,
+    add: bool,
+    multiply: Multiply,
+}
+
+/// Computes grids of outputs with up to `n_rows` rows, in one parallel region.
+fn run_tasks(
+    k: &Kernels,
+    pool: &Pool,
+    scratch: &mut [Scratch],
+    n_rows: usize,
+    tasks: &mut [(Task<'_>, Grid<'_, f32>)],
+) {
+    let outputs = tasks.iter().map(|(task, _)| task.w.rows).sum();
+    let (height, width) = tile_shape(n_rows, outputs, pool.threads());
+    pool.tiles_with(scratch, tasks, height, width, |task, mut tile, scratch| {
+        let Task { w, rows, scale, bias, add, multiply } = task;
+        let outputs = tile.cols();
+        let product = Product {
+            weights: &w.bytes[outputs.start * w.row_bytes..outputs.end * w.row_bytes],
+            row_bytes: w.row_bytes,
+            cols: w.cols,
+            tensor_scale: w.tensor_scale,
+            row_scales: None,
+            factor: *scale,
+            bias: bias.map(|bias| &bias[outputs.clone()]),
+            add: *add,
+        };
+        match multiply {
+            Multiply::Int8(kernel) => kernel(&product, rows.int8, scratch, &mut tile),
+            Multiply::Blocks(kernel) => kernel(&product, rows.blocks, scratch, &mut tile),
+            Multiply::Float(kernel) => kernel(&product, rows.floats, scratch, &mut tile),
+            Multiply::Decoded => formats::decoded(k, w, &product, rows.floats, scratch, &mut tile),
+        }
+    });
 }
 
 /// Tasks per thread, enough to keep all threads busy although some tasks take longer.
