@@ -47,7 +47,12 @@ pub enum DecodeError {
     Damaged(ImageError),
 }
 
-/// Decodes an image file. The id of the picture is the SHA-256 of the file.
+/// The id of the picture of an image file: the SHA-256 of the file.
+pub fn id(bytes: &[u8]) -> [u8; 32] {
+    Sha256::digest(bytes).into()
+}
+
+/// Decodes an image file. The id of the picture is that of the [file](id).
 ///
 /// # Errors
 /// [`DecodeError`].
@@ -74,5 +79,5 @@ pub fn decode(bytes: &[u8]) -> Result<Picture, DecodeError> {
     image.apply_orientation(orientation);
     let rgb = image.into_rgb8();
     let size = [rgb.width(), rgb.height()];
-    Ok(Picture::new(size, rgb.into_raw(), Some(Sha256::digest(bytes).into())))
+    Ok(Picture::new(size, rgb.into_raw(), Some(id(bytes))))
 }

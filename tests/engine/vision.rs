@@ -239,6 +239,31 @@ fn prompts_share_pages_only_with_the_same_images() {
     assert_eq!(run(&mut batch, &[other])[0].0, swapped[0].0);
 }
 
+/// A conversation in which a new image appears resumes after the pages that it had, and each image is encoded
+/// once. The first image, another one of the same size, makes all the difference.
+#[test]
+fn a_new_image_leaves_the_pages_before_it() {
+    let Some(folder) = golden("vision-gemma3") else { return };
+    let prompts = prompts(&folder);
+    let engine = engine(&folder, "mmproj.gguf", 24);
+    let of = |images: &[&str]| request(&engine, &folder, &prompts, images);
+    let before = of(&["square", "wide"]);
+    let [longer, other] = [of(&["square", "wide", "wide"]), of(&["wide", "wide", "wide"])];
+    assert!(longer.prompt.starts_with(&before.prompt) && before.prompt.len() > 64);
+    assert_eq!(engine.vision().unwrap().n_encoded(), 2);
+    let alone = |request: &Request| {
+        let mut batch = engine.batch(BatchOptions::default()).unwrap();
+        run(&mut batch, std::slice::from_ref(request)).remove(0)
+    };
+    let fresh = [&longer, &other].map(alone);
+    let mut batch = engine.batch(BatchOptions::default()).unwrap();
+    let mut cached = |request: &Request| run(&mut batch, std::slice::from_ref(request)).remove(0);
+    cached(&before);
+    let [longer, other] = [cached(&longer), cached(&other)];
+    assert_eq!((longer.1, other.1), (before.prompt.len() / 64 * 64, 0));
+    assert_eq!([longer.0, other.0], fresh.map(|(tokens, _)| tokens));
+}
+
 /// A PNG that ends where its pixels begin, with a valid header.
 fn png_header(width: u32, height: u32) -> Vec<u8> {
     let mut chunk = b"IHDR".to_vec();
