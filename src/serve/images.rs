@@ -2,7 +2,7 @@
 //! outside the threads of HTTP and of the engine. Only what the operator allows reads URLs.
 
 use std::borrow::Cow;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -182,11 +182,15 @@ fn found(
     }
     for (at, image) in images.iter().enumerate() {
         let file = bytes(served, image)?;
-        let found = match served.engine.known_image(&sterna_image::id(&file)) {
-            Some(rows) => Found::Rows(rows),
-            None => Found::Picture(
-                sterna_image::decode(&file).map_err(|err| fail(&image.path, err.to_string()))?,
-            ),
+        let one_picture = || served.picture.lock().unwrap_or_else(PoisonError::into_inner);
+        let (found, _one) = match served.engine.known_image(&sterna_image::id(&file)) {
+            Some(rows) => (Found::Rows(rows), None),
+            None => {
+                let one = one_picture();
+                let picture = sterna_image::decode(&file);
+                let picture = picture.map_err(|err| fail(&image.path, err.to_string()))?;
+                (Found::Picture(picture), Some(one))
+            }
         };
         each(at, found).map_err(|err| fail(&image.path, err.to_string()))?;
     }
