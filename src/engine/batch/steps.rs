@@ -1,5 +1,6 @@
 //! The batch itself: requests come in, steps run, events go out.
 
+use std::borrow::Cow;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Deref;
 use std::sync::Arc;
@@ -181,7 +182,8 @@ impl Batch {
         self.tasks.iter().find(|task| task.id == id).map(|task| task.stats).or_else(ended)
     }
 
-    /// Takes the slot and all tokens of a sequence that ended with the last step.
+    /// Takes the slot and all tokens of a sequence that ended with the last step. In the places of images are
+    /// the numbers that [`forget`](Self::forget) knows them by, and no tokens.
     pub fn take_ended(&mut self, id: SeqId) -> Option<(u32, Vec<u32>)> {
         let (_, ended) = self.ended.iter_mut().find(|(ended, _)| *ended == id)?;
         Some((ended.slot?, std::mem::take(&mut ended.tokens)))
@@ -759,7 +761,12 @@ impl Batch {
         let mut task = self.tasks.remove(at);
         let slot = task.seq.slot;
         self.runner.release(&mut task.seq);
-        let (stats, tokens, scores) = (task.stats, task.seq.tokens, task.scores);
+        let (stats, scores) = (task.stats, task.scores);
+        let keys = match keys(&task.seq, &task.image_keys) {
+            Cow::Borrowed(_) => None,
+            Cow::Owned(keys) => Some(keys),
+        };
+        let tokens = keys.unwrap_or(task.seq.tokens);
         self.ended.push((task.id, Ended { stats, slot, tokens, scores, vector: Vec::new() }));
         self.tasks
             .iter_mut()
