@@ -1,5 +1,5 @@
-/* Parameters of LoRA adapters, control vectors and soft caps. Kernels that need them include this file
- * instead of params.h. */
+/* Parameters of LoRA adapters, control vectors, soft caps and bounds. Kernels that need them include this
+ * file instead of params.h. */
 #ifndef STERNA_PARAMS_ADAPTERS_H
 #define STERNA_PARAMS_ADAPTERS_H
 
@@ -102,6 +102,19 @@ struct SoftCapParams {
     POINTER(float) logits;
     uint32_t cols;
     float cap;
+};
+
+/* to[r] = min(max(norm(x[r]), lower), upper) */
+struct ClampParams {
+    struct StepTables step;
+    struct NormParams norm;
+    /* [rows, cols] each, which may be the same buffer. */
+    POINTER(const float) x;
+    POINTER(float) to;
+    uint32_t cols;
+    float lower;
+    float upper;
+    uint32_t reserved;
 };
 
 #endif

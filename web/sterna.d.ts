@@ -107,6 +107,7 @@ export interface GenerateOptions {
 /** A message of a conversation. */
 export interface Message {
   role: "system" | "user" | "assistant" | "tool" | (string & {});
+  /** A text: images are not supported. */
   content: string;
 }
 

@@ -9,7 +9,7 @@ use super::source::Source;
 use super::units::count;
 use super::{CliError, names};
 use crate::engine::vision::TokenLimits;
-use crate::engine::{Engine, ImageRows, Mmproj, PlacedImage};
+use crate::engine::{Engine, Error, ImageError, ImageRows, Mmproj, PlacedImage};
 use crate::gguf::Gguf;
 use crate::tokenizer::Special;
 
@@ -114,7 +114,12 @@ pub fn encoded(engine: &Engine, files: &[PathBuf]) -> Result<Vec<Arc<ImageRows>>
         let fail = |err: &dyn std::fmt::Display| CliError::from(format!("{}: {err}", file.display()));
         let bytes = std::fs::read(file).map_err(|err| fail(&err))?;
         let picture = crate::image::decode(&bytes).map_err(|err| fail(&err))?;
-        Ok(engine.encode_image(&picture)?)
+        match engine.encode_image(&picture) {
+            Err(Error::Image(err @ (ImageError::Ratio { .. } | ImageError::Positions { .. }))) => {
+                Err(fail(&err))
+            }
+            rows => Ok(rows?),
+        }
     };
     files.iter().map(encode).collect()
 }

@@ -189,6 +189,11 @@ impl Engine {
         vision.encode(picture, |text| self.marks(text))
     }
 
+    /// The rows of an encoded picture with this [id](Picture::id), if they are still known.
+    pub fn known_image(&self, id: &[u8; 32]) -> Option<Arc<ImageRows>> {
+        self.vision()?.known(id)
+    }
+
     /// Number of tokens of a picture in a prompt, without encoding it.
     ///
     /// # Errors

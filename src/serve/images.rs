@@ -2,6 +2,7 @@
 //! outside the threads of HTTP and of the engine. Only what the operator allows reads URLs.
 
 use std::borrow::Cow;
+use std::sync::{Arc, PoisonError};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -9,7 +10,7 @@ use serde_json::Value;
 
 use super::error::ApiError;
 use super::model::Served;
-use sterna_engine::PlacedImage;
+use sterna_engine::{ImageRows, Picture, PlacedImage};
 use sterna_image::MAX_BYTES;
 use sterna_tokenizer::Special;
 use sterna_tokenizer::chat::{self, Prompt};
@@ -152,12 +153,20 @@ fn fetched(served: &Served, url: &str) -> Result<Vec<u8>, String> {
     }
 }
 
-/// Decodes the images of a rendered prompt, and passes each with its index to `each`.
-fn decoded(
+/// An image of a request.
+enum Found {
+    /// Its rows, which are still known.
+    Rows(Arc<ImageRows>),
+    /// The picture, which has to be encoded.
+    Picture(Picture),
+}
+
+/// Looks up or decodes the images of a rendered prompt, and passes each with its index to `each`.
+fn found(
     served: &Served,
     prompt: &Prompt,
     images: &[GivenImage],
-    mut each: impl FnMut(usize, sterna_engine::Picture) -> Result<(), sterna_engine::Error>,
+    mut each: impl FnMut(usize, Found) -> Result<(), sterna_engine::Error>,
 ) -> Result<(), ApiError> {
     let Some(first) = images.first() else { return Ok(()) };
     let fail = |path: &str, message: String| ApiError::in_field(path, format!("`{path}`: {message}"));
@@ -173,8 +182,17 @@ fn decoded(
     }
     for (at, image) in images.iter().enumerate() {
         let file = bytes(served, image)?;
-        let picture = sterna_image::decode(&file).map_err(|err| fail(&image.path, err.to_string()))?;
-        each(at, picture).map_err(|err| fail(&image.path, err.to_string()))?;
+        let one_picture = || served.picture.lock().unwrap_or_else(PoisonError::into_inner);
+        let (found, _one) = match served.engine.known_image(&sterna_image::id(&file)) {
+            Some(rows) => (Found::Rows(rows), None),
+            None => {
+                let one = one_picture();
+                let picture = sterna_image::decode(&file);
+                let picture = picture.map_err(|err| fail(&image.path, err.to_string()))?;
+                (Found::Picture(picture), Some(one))
+            }
+        };
+        each(at, found).map_err(|err| fail(&image.path, err.to_string()))?;
     }
     Ok(())
 }
@@ -189,8 +207,12 @@ pub fn placed(
     images: &[GivenImage],
 ) -> Result<Vec<PlacedImage>, ApiError> {
     let (mut ids, mut placed, mut done) = (Vec::new(), Vec::with_capacity(images.len()), 0);
-    decoded(served, prompt, images, |at, picture| {
-        let (rows, at) = (served.engine.encode_image(&picture)?, prompt.images[at]);
+    found(served, prompt, images, |at, found| {
+        let rows = match found {
+            Found::Rows(rows) => rows,
+            Found::Picture(picture) => served.engine.encode_image(&picture)?,
+        };
+        let at = prompt.images[at];
         ids.extend_from_slice(&prompt.ids[done..at]);
         placed.push(PlacedImage::append(rows, &mut ids));
         done = at;
@@ -207,8 +229,11 @@ pub fn placed(
 /// As [`placed`].
 pub fn count(served: &Served, prompt: &Prompt, images: &[GivenImage]) -> Result<usize, ApiError> {
     let mut n_tokens = prompt.ids.len();
-    decoded(served, prompt, images, |_, picture| {
-        n_tokens += served.engine.image_tokens(&picture)?;
+    found(served, prompt, images, |_, found| {
+        n_tokens += match found {
+            Found::Rows(rows) => rows.len(),
+            Found::Picture(picture) => served.engine.image_tokens(&picture)?,
+        };
         Ok(())
     })?;
     Ok(n_tokens)

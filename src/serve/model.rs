@@ -128,6 +128,8 @@ pub struct Served {
     pub created: u64,
     /// Reads images at URLs in requests, if the operator allows that.
     pub fetch_image: Option<FetchImage>,
+    /// Held while a picture is decoded and encoded: a decoded one may take 700 MB.
+    pub picture: Mutex<()>,
     chats: bool,
     grammars: OnceLock<Grammars>,
     /// Adapters of requests that choose none.
@@ -173,6 +175,7 @@ impl Served {
             template_source,
             created,
             fetch_image: None,
+            picture: Mutex::new(()),
             grammars: OnceLock::new(),
         })
     }

@@ -90,6 +90,9 @@ pub enum SlotError {
     /// The slot has nothing to save.
     #[error("slot {0} has no text of at least one page (64 tokens)")]
     Empty(u32),
+    /// A saved slot could not tell images apart.
+    #[error("slot {0} has a text with images, which cannot be saved")]
+    Images(u32),
     /// The file does not exist.
     #[error("no such file")]
     NoFile,
@@ -145,9 +148,11 @@ pub fn is_plain_name(name: &str) -> bool {
 /// Last text of a slot.
 #[derive(Clone, Debug)]
 struct Text {
+    /// Images are numbers that are no tokens.
     tokens: Vec<u32>,
     salt: Arc<str>,
     client: Arc<str>,
+    has_images: bool,
 }
 
 /// Texts of all slots.
@@ -161,9 +166,17 @@ impl Slots {
     }
 
     /// Stores the text of a slot whose sequence has ended.
-    pub fn hold(&mut self, slot: u32, tokens: Vec<u32>, salt: &Arc<str>, client: &Arc<str>) {
+    pub fn hold(
+        &mut self,
+        slot: u32,
+        tokens: Vec<u32>,
+        salt: &Arc<str>,
+        client: &Arc<str>,
+        has_images: bool,
+    ) {
         if let Some(place) = self.0.get_mut(slot as usize) {
-            *place = Some(Text { tokens, salt: Arc::clone(salt), client: Arc::clone(client) });
+            let (salt, client) = (Arc::clone(salt), Arc::clone(client));
+            *place = Some(Text { tokens, salt, client, has_images });
         }
     }
 
@@ -178,7 +191,7 @@ impl Slots {
             }
             Action::SavePrompt(path, tokens) => {
                 let salt = page_salt(&client, batch);
-                save(slot, &Text { tokens, salt, client }, &path, batch)
+                save(slot, &Text { tokens, salt, client, has_images: false }, &path, batch)
             }
             Action::Restore(path) => self.restore(slot, &path, &client, batch),
             Action::Erase => Ok((self.erase(slot, &client, batch), 0)),
@@ -209,7 +222,7 @@ impl Slots {
         let salt = page_salt(client, batch);
         let tokens = batch.restore(&mut BufReader::with_capacity(BUFFER, file), &salt)?;
         let n_tokens = tokens.len();
-        self.hold(slot, tokens, &salt, client);
+        self.hold(slot, tokens, &salt, client, false);
         Ok((n_tokens, bytes))
     }
 
@@ -223,6 +236,9 @@ impl Slots {
 
 /// Saves a text to a file. Returns its tokens in whole pages, and the bytes of the file.
 fn save(slot: u32, text: &Text, path: &SlotPath, batch: &mut Batch) -> Result<(usize, u64), SlotError> {
+    if text.has_images {
+        return Err(SlotError::Images(slot));
+    }
     let folder = path.own_folder().map_err(SlotError::Write)?;
     let others = path.others(&folder)?;
     // Requests cannot name this file, because it starts with a dot. It is removed unless it is renamed.

@@ -144,7 +144,7 @@ impl ActiveJob {
         let kept = batch.take_ended(seq.id).filter(|_| job.pooled.is_none());
         let slot = kept.map(|(own, tokens)| {
             let slot = job.slot.unwrap_or(own);
-            slots.hold(slot, tokens, &salt, &job.client);
+            slots.hold(slot, tokens, &salt, &job.client, !job.images.is_empty());
             slot
         });
         (slot, ticket.map(Box::new))

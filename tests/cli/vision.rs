@@ -65,6 +65,17 @@ fn an_mmproj_file_next_to_the_model_is_found() {
     assert!(run(dir.path(), &args).status.success());
 }
 
+/// A black picture.
+fn bmp(width: u32, height: u32) -> Vec<u8> {
+    let n_pixels = height * (3 * width).next_multiple_of(4);
+    let mut file = b"BM".to_vec();
+    for number in [54 + n_pixels, 0, 54, 40, width, height, 1 | 24 << 16, 0, n_pixels, 0, 0, 0, 0] {
+        file.extend(number.to_le_bytes());
+    }
+    file.resize(file.len() + n_pixels as usize, 0);
+    file
+}
+
 #[test]
 fn what_is_wrong_with_an_image_is_said() {
     let Some(folder) = folder() else { return };
@@ -72,6 +83,11 @@ fn what_is_wrong_with_an_image_is_said() {
     let image = ["--image", "square.png"];
     refused(&with("mmproj.gguf", &["--image", "absent.png"]), &["absent.png"]);
     refused(&with("mmproj.gguf", &["--image", "README.md"]), &["README.md", "PNG, JPEG, WebP, GIF or BMP"]);
+    let dir = tempfile::tempdir().unwrap();
+    let narrow = dir.path().join("narrow.bmp");
+    fs::write(&narrow, bmp(201, 1)).unwrap();
+    let narrow = narrow.to_str().unwrap();
+    refused(&with("mmproj.gguf", &["--image", narrow]), &["narrow.bmp", "201 x 1", "200 times"]);
     refused(&with("text.gguf", &image), &["general.architecture", "clip"]);
     refused(
         &with("../vision-qwen35/mmproj.gguf", &image),

@@ -278,7 +278,7 @@ fn golden_files_have_no_notes() {
 }
 
 /// A file with another value under a key, and possibly one more tensor.
-fn rewritten(file: &Gguf, key: &str, value: impl Into<Value>, tensor: Option<&str>) -> Gguf {
+pub(super) fn rewritten(file: &Gguf, key: &str, value: impl Into<Value>, tensor: Option<&str>) -> Gguf {
     let mut metadata = file.metadata().clone();
     metadata.set(key, value);
     let mut writer = GgufWriter::new(metadata).expect("a writer");

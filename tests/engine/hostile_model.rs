@@ -81,7 +81,7 @@ pub(super) fn without(file: Vec<u8>, key: &str) -> Vec<u8> {
 }
 
 /// A file with one tensor renamed.
-fn renamed(file: &[u8], name: &str, other: &str) -> Vec<u8> {
+pub(super) fn renamed(file: &[u8], name: &str, other: &str) -> Vec<u8> {
     changed(file, |_| (), |found| if found == name { other } else { found }.to_owned())
 }
 

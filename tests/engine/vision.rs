@@ -13,6 +13,8 @@ use sterna::gguf::Gguf;
 use sterna::model::vision::Vision;
 use support::{golden, npy};
 
+use super::speculation::Hints;
+
 /// Folder of the golden data, its images, and whether each is decoded without loss.
 const CASES: [(&str, [(&str, bool); 3]); 4] = [
     ("vision-gemma3", [("square", true), ("wide", true), ("large", false)]),
@@ -22,18 +24,22 @@ const CASES: [(&str, [(&str, bool); 3]); 4] = [
 ];
 
 fn engine(folder: &Path, mmproj: &str, outputs: usize) -> Engine {
+    engine_with(folder, mmproj, |options| options.outputs = outputs)
+}
+
+fn engine_with(folder: &Path, mmproj: &str, change: impl FnOnce(&mut EngineOptions)) -> Engine {
     let file = folder.join(mmproj);
-    let options = EngineOptions {
+    let mut options = EngineOptions {
         device: "cpu".parse().unwrap(),
         threads: Some(2),
         n_ctx: Some(512),
         n_seqs: 3,
-        outputs,
         cache_type_k: "f32".parse().unwrap(),
         cache_type_v: "f32".parse().unwrap(),
         mmproj: Some(Mmproj { file, ..Mmproj::default() }),
         ..EngineOptions::default()
     };
+    change(&mut options);
     Engine::open(folder.join("text.gguf"), &options).unwrap()
 }
 
@@ -237,6 +243,51 @@ fn prompts_share_pages_only_with_the_same_images() {
     drop(batch);
     let mut batch = engine.batch(BatchOptions::default()).unwrap();
     assert_eq!(run(&mut batch, &[other])[0].0, swapped[0].0);
+}
+
+/// A conversation in which a new image appears resumes after the pages that it had, and each image is encoded
+/// once. The first image, another one of the same size, makes all the difference.
+#[test]
+fn a_new_image_leaves_the_pages_before_it() {
+    let Some(folder) = golden("vision-gemma3") else { return };
+    let prompts = prompts(&folder);
+    let engine = engine(&folder, "mmproj.gguf", 24);
+    let of = |images: &[&str]| request(&engine, &folder, &prompts, images);
+    let before = of(&["square", "wide"]);
+    let [longer, other] = [of(&["square", "wide", "wide"]), of(&["wide", "wide", "wide"])];
+    assert!(longer.prompt.starts_with(&before.prompt) && before.prompt.len() > 64);
+    assert_eq!(engine.vision().unwrap().n_encoded(), 2);
+    let alone = |request: &Request| {
+        let mut batch = engine.batch(BatchOptions::default()).unwrap();
+        run(&mut batch, std::slice::from_ref(request)).remove(0)
+    };
+    let fresh = [&longer, &other].map(alone);
+    let mut batch = engine.batch(BatchOptions::default()).unwrap();
+    let mut cached = |request: &Request| run(&mut batch, std::slice::from_ref(request)).remove(0);
+    cached(&before);
+    let [longer, other] = [cached(&longer), cached(&other)];
+    assert_eq!((longer.1, other.1), (before.prompt.len() / 64 * 64, 0));
+    assert_eq!([longer.0, other.0], fresh.map(|(tokens, _)| tokens));
+}
+
+/// Drafts after an image, right and wrong ones, do not change the text, whatever its positions are.
+#[test]
+fn drafts_after_an_image_do_not_change_the_text() {
+    for (folder, images) in folders().filter(|(folder, _)| !folder.ends_with("vision-gemma4v")) {
+        let prompts = prompts(&folder);
+        let engine =
+            engine_with(&folder, "mmproj.gguf", |options| (options.outputs, options.drafts) = (24, 3));
+        let (image, _) = images[0];
+        let mut request = request(&engine, &folder, &prompts, &[image]);
+        let want = ids(&prompts["images"][image], "greedy");
+        let text = [request.prompt.as_slice(), &want].concat();
+        request.options.speculation = Some(Arc::new(Hints { text, wrong: 5 }));
+        let mut batch = engine.batch(BatchOptions::default()).unwrap();
+        let got = run(&mut batch, &[request]).remove(0).0;
+        assert_eq!(got, want, "{}", folder.display());
+        let stats = batch.stats();
+        assert!(stats.accepted_tokens >= 4 && stats.drafted_tokens > stats.accepted_tokens, "{stats:?}");
+    }
 }
 
 /// A PNG that ends where its pixels begin, with a valid header.

@@ -9,11 +9,16 @@ use std::sync::Arc;
 
 use sterna::backend;
 use sterna::convert::{ConvertOptions, Converter, Outtype};
+use sterna::engine::vision::Pixels;
 use sterna::engine::{Engine, EngineOptions, ImageRows, Mmproj};
 use sterna::gguf::Gguf;
-use sterna::program::PAGE;
+use sterna::model::vision::{Sizing, Vision};
+use sterna::program::{PAGE, Stage};
 use support::case::wgpus;
 use support::{golden, npy, root};
+
+use super::every_architecture::rewritten;
+use super::hostile_model::renamed;
 
 /// The checkpoints.
 const CASES: [&str; 11] = [
@@ -109,13 +114,13 @@ fn images_on_wgpu() {
     }
 }
 
-/// The same on CUDA, which has no kernels for the bounds in Gemma 4's tower: that runs on the CPU.
+/// The same on CUDA, and once with the tower on the CPU.
 #[test]
 #[ignore = "thorough: scripts/test --all"]
 fn images_on_cuda() {
     if backend::open("cuda-simt", 1).is_ok() {
-        check(&["gemma3", "qwen3vl", "mistral3", "qwen25vl", "qwen2vl"], ("cuda-simt", false));
-        check(&["gemma4"], ("cuda-simt", true));
+        check(&["gemma3", "gemma4", "qwen3vl", "mistral3", "qwen25vl", "qwen2vl"], ("cuda-simt", false));
+        check(&["gemma3"], ("cuda-simt", true));
     }
 }
 
@@ -267,6 +272,63 @@ fn names_are_those_of_golden_files() {
         };
         assert_eq!(keys(&made), keys(&golden), "{name}");
     }
+}
+
+/// Keys and tensors as llama.cpp's converters write them: a width of networks that no tensor has, and a
+/// placeholder of positions (Qwen2-VL), blocks after the last one (LFM2-VL), bounds on one side, and pictures
+/// whose side is no multiple of a patch (384 and 14 in SmolVLM 2.2B).
+#[test]
+fn unusual_keys_of_published_files_are_read() {
+    let made = |name: &str| written(&file(name), &ConvertOptions { mmproj: true, ..to("auto") });
+    let open = |bytes: Vec<u8>| Gguf::from_bytes(bytes.into()).unwrap();
+    let read = |gguf: &Gguf| Vision::read(gguf, limits("none")).unwrap();
+    let text = |vision: &Vision| vision.tower.program.to_string();
+
+    let plain = open(made("qwen2vl"));
+    for (width, placeholder) in [(0_u32, Some("v.position_embd.weight")), (32, None)] {
+        let changed = rewritten(&plain, "clip.vision.feed_forward_length", width, placeholder);
+        assert_eq!(text(&read(&changed)), text(&read(&plain)), "{width}");
+    }
+
+    let plain = open(made("lfm2"));
+    let shorter = rewritten(&plain, "clip.vision.block_count", 1_u32, None);
+    let n_stages = [&plain, &shorter].map(|gguf| read(gguf).tower.program.stages.len());
+    assert_eq!(n_stages, [1 + 2 * 5, 1 + 5]);
+
+    let bytes = made("gemma4");
+    let queries = |gguf: &Gguf| match &read(gguf).tower.program.stages[1].1 {
+        Stage::AttnIn(s) => s.wq.clamp.expect("bounds"),
+        stage => panic!("{stage:?}"),
+    };
+    let both = queries(&open(bytes.clone()));
+    let one_sided = queries(&open(renamed(&bytes, "v.blk.0.attn_q.input_max", "a.blk.0.attn_q.input_max")));
+    assert_eq!((one_sided.input, one_sided.output), ([both.input[0], f32::INFINITY], both.output));
+
+    let plain = open(made("idefics3"));
+    let larger = read(&rewritten(&plain, "clip.vision.image_size", 27_u32, None));
+    assert_eq!(larger.sizing, Sizing::Square(27));
+    assert_eq!(text(&larger), text(&read(&plain)));
+}
+
+/// The rest of a picture that is less than a patch is not read, as by a convolution.
+#[test]
+fn a_rest_of_less_than_a_patch_is_not_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = engine("idefics3", "f32", dir.path(), ("cpu", false));
+    let pixels = |width: usize, of: &dyn Fn(usize, usize) -> f32| Pixels {
+        width,
+        height: width,
+        values: (0..3 * width * width).map(|i| of(i / width, i % width)).collect(),
+    };
+    let whole = pixels(24, &|line, col| ((line * 31 + col * 7) % 64) as f32 / 32.0 - 1.0);
+    let line = |line: usize| (line / 27 * 24 + line % 27, line % 27);
+    let larger = pixels(27, &|at, col| match line(at) {
+        (at, row) if row < 24 && col < 24 => ((at * 31 + col * 7) % 64) as f32 / 32.0 - 1.0,
+        _ => 9.0,
+    });
+    let [whole, larger] =
+        [whole, larger].map(|pixels| engine.vision().unwrap().encode_pixels(&pixels).unwrap());
+    assert!(whole == larger);
 }
 
 /// Every projector has a checkpoint here, and a row in the documents.

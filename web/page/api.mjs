@@ -43,6 +43,7 @@ export async function props(id) {
   return {
     name: model.name ?? "model",
     chats: model.chats,
+    blind: "Models in this page see no images: only those of `sterna serve` do, with an mmproj file.",
     nCtx: model.nCtx,
     params,
     build: `${backend === "webgpu" ? "WebGPU" : "CPU"}: ${description}`,

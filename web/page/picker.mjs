@@ -96,11 +96,15 @@ class Picker {
       url.value = "";
     });
     addEventListener("dragover", (event) => event.preventDefault());
-    addEventListener("drop", (event) => {
+    const takeModel = (event) => {
       event.preventDefault();
       const [dropped] = event.dataTransfer.files;
-      if (dropped?.name.toLowerCase().endsWith(".gguf")) this.#add(dropped);
-    });
+      if (!dropped?.name.toLowerCase().endsWith(".gguf")) return;
+      // The field for messages would look for images.
+      event.stopPropagation();
+      this.#add(dropped);
+    };
+    addEventListener("drop", takeModel, { capture: true });
     const on = (type, listener) => library.events.addEventListener(type, ({ detail }) => listener(detail));
     on("progress", (progress) => this.#loads(progress));
     on("loaded", ({ model }) => this.#loaded(model));

@@ -87,9 +87,12 @@ pub fn has_separable_products(s: &AttnIn) -> bool {
     s.gate.is_none() && s.norm.is_some() && fused(s).is_some()
 }
 
-/// The layers that one kernel may compute together: all three, if norms are not of whole rows.
+/// The layers that one kernel may compute together: all three, if norms are not of whole rows and the layers
+/// have no bounds.
 fn fused(s: &AttnIn) -> Option<[&Linear; 3]> {
-    Some([&s.wq, s.wk.as_ref()?, s.wv.as_ref()?]).filter(|_| s.qk_norm != QkNorm::Rows)
+    let all = [&s.wq, s.wk.as_ref()?, s.wv.as_ref()?];
+    let is_clamped = all.iter().any(|linear| linear.clamp.is_some());
+    Some(all).filter(|_| s.qk_norm != QkNorm::Rows && !is_clamped)
 }
 
 /// Work of the kernel for all three products.

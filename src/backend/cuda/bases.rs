@@ -5,7 +5,7 @@ use super::driver::{Address, Driver};
 use crate::BackendError;
 use sterna_program::{Program, Stage};
 
-/// Memory for inputs in rotated bases, and for the bases.
+/// Memory for inputs in rotated bases or within bounds, and for the bases.
 #[derive(Default)]
 pub struct Bases {
     /// The signs of each basis.
@@ -22,7 +22,7 @@ impl Bases {
             stage
                 .linears()
                 .1
-                .filter(|linear| stage.prepares_input(linear))
+                .filter(|linear| stage.prepares_input(linear) || linear.clamp.is_some())
                 .map(|linear| p.weight_decl(linear.w).cols)
                 .max()
                 .unwrap_or(0)

@@ -1,7 +1,7 @@
 //! Norm and the first half of the feed-forward network: a row of the gate and the same row of up share a
-//! warp. If no kernel computes both, they are multiplied separately. The same goes for GELU with erf and
-//! xIELU, which only `combine` implements: in the kernels of the stage they would cost registers and time for
-//! all other activations.
+//! warp. If no kernel computes both, or they have bounds, they are multiplied separately. The same goes for
+//! GELU with erf and xIELU, which only `combine` implements: in the kernels of the stage they would cost
+//! registers and time for all other activations.
 
 use super::adapters;
 use super::combine::{self, Combine};
@@ -37,7 +37,8 @@ pub fn lower<'a>(p: &Program, s: &'a FfnIn, adapted: bool) -> Ops<'a> {
         // Its `kernels` rejects the cutoff.
         return vec![Box::new(Fused(s))];
     }
-    let is_fused = !matches!(act, Act::Gelu | Act::Xielu(_)) && linear::together(p, &linears(s)).is_some();
+    let is_plain = !matches!(act, Act::Gelu | Act::Xielu(_)) && linears(s).iter().all(|w| w.clamp.is_none());
+    let is_fused = is_plain && linear::together(p, &linears(s)).is_some();
     if is_fused && !has_adapters {
         ops.push(Box::new(Fused(s)));
     } else {

@@ -21,6 +21,7 @@ mod attend;
 mod attn_in;
 mod backend;
 mod bases;
+mod clamp;
 mod combine;
 mod conv;
 mod cx;

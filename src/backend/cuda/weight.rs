@@ -460,7 +460,7 @@ impl DeviceWeight {
 /// The parameters of a layer with the given weights.
 pub fn layer_params(weights: &[DeviceWeight], linear: &Linear) -> LinearParams {
     // The norm and the basis belong to the input: `linear::launches` handles them. Adapters are launches of
-    // their own; the plan rejects bounds.
+    // their own, and so are bounds.
     let Linear { w, norm: _, bias, act, scale, basis: _, lora: _, clamp: _ } = *linear;
     let bias = bias.map(|bias| weights[bias.0 as usize].data);
     let w = &weights[w.0 as usize];

@@ -9,6 +9,7 @@
 
 mod bell;
 mod budget;
+mod image_keys;
 mod late;
 mod options;
 mod prefix;

@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 
+use super::image_keys::keys;
 use super::steps::Batch;
 use super::task::{SeqId, SequenceRows, Task};
 use crate::decoder::{Event, StopReason};
@@ -88,7 +89,7 @@ impl Batch {
         let task = &mut self.tasks[at];
         let pages = &mut self.runner.pages;
         let mut chain = match task.cache_prompt {
-            true => self.prefix.find(pages, &task.salt, &task.seq.tokens),
+            true => self.prefix.find(pages, &task.salt, &keys(&task.seq, &task.image_keys)),
             false => Vec::new(),
         };
         let is_swapped_out = self.is_swapped_out(at, &chain);

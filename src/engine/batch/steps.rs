@@ -1,6 +1,6 @@
 //! The batch itself: requests come in, steps run, events go out.
 
-use std::fmt::Write;
+use std::borrow::Cow;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Deref;
 use std::sync::Arc;
@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::bell::Bell;
 use super::budget::Budget;
+use super::image_keys::{ImageKeys, keys};
 use super::options::{BatchOptions, BatchStats};
 use super::prefix::{Block, PageEvent, PrefixCache};
 use super::task::{Request, SeqId, SequenceRows, SequenceStatus, Task};
@@ -22,7 +23,7 @@ use crate::runner::{Ask, PickedBy, PickedFrom, RunnerLease, RunnerSlot};
 use crate::sequence::Sequence;
 use crate::speculate::{RowCost, Speculator};
 use crate::stats::Stats;
-use crate::vision::picture::{ImageError, PlacedImage};
+use crate::vision::picture::ImageError;
 use sterna_host::clock::Instant;
 use sterna_program::PAGE;
 use sterna_program::sampling::is_broken;
@@ -40,6 +41,7 @@ pub struct Batch {
     pub(super) tasks: Vec<Task>,
     next_id: u64,
     pub(super) prefix: PrefixCache,
+    image_keys: ImageKeys,
     pub(super) budget: Budget,
     pub(super) row_cost: RowCost,
     pub(super) stats: BatchStats,
@@ -136,6 +138,7 @@ impl Engine {
             tasks: Vec::new(),
             next_id: 0,
             prefix: PrefixCache::new(hasher.finish()),
+            image_keys: ImageKeys::default(),
             stats: BatchStats::default(),
             turns: 0,
             queued: None,
@@ -144,19 +147,6 @@ impl Engine {
             bell: Bell::default(),
         })
     }
-}
-
-/// The salt of prompts that begin with the same images at the same places: tokens alone do not tell images
-/// apart. Also returns `false` if an image has no id.
-fn with_images(salt: &Arc<str>, images: &[PlacedImage]) -> (Arc<str>, bool) {
-    if images.is_empty() {
-        return (Arc::clone(salt), true);
-    }
-    let mut all = salt.to_string();
-    for image in images {
-        let _ = write!(all, "\n{} {:?} {:02x?}", image.at, image.rows.grid, image.rows.id);
-    }
-    (all.into(), images.iter().all(|image| image.rows.id.is_some()))
 }
 
 impl Batch {
@@ -192,7 +182,8 @@ impl Batch {
         self.tasks.iter().find(|task| task.id == id).map(|task| task.stats).or_else(ended)
     }
 
-    /// Takes the slot and all tokens of a sequence that ended with the last step.
+    /// Takes the slot and all tokens of a sequence that ended with the last step. In the places of images are
+    /// the numbers that [`forget`](Self::forget) knows them by, and no tokens.
     pub fn take_ended(&mut self, id: SeqId) -> Option<(u32, Vec<u32>)> {
         let (_, ended) = self.ended.iter_mut().find(|(ended, _)| *ended == id)?;
         Some((ended.slot?, std::mem::take(&mut ended.tokens)))
@@ -282,7 +273,8 @@ impl Batch {
         }
         let others = self.engine.shared.program.limits.seqs - 1;
         images.iter().try_for_each(|image| self.engine.check_image(image.rows(), others))?;
-        let (salt, is_known) = with_images(salt, images);
+        let image_keys: Option<Vec<u32>> =
+            images.iter().map(|image| self.image_keys.of(image.rows())).collect();
         let mut options = options.clone();
         let seed = options.sampler.seed;
         let mut ids = Vec::with_capacity(*n);
@@ -308,9 +300,9 @@ impl Batch {
                 options: options.clone(),
                 speculator,
                 priority: *priority,
-                salt: self.engine.salt_with(&adapters, &salt),
+                salt: self.engine.salt_with(&adapters, salt),
                 cache_prompt: *cache_prompt
-                    && is_known
+                    && image_keys.is_some()
                     && self.options.prefix_cache
                     && score_prompt.is_none()
                     && pooled.is_none(),
@@ -318,6 +310,7 @@ impl Batch {
                 score_prompt: score_prompt.filter(|_| ids.is_empty()),
                 pool: pooled.map(|_| Pool::default()),
                 scores: Vec::new(),
+                image_keys: image_keys.clone().unwrap_or_default(),
                 nodes: Vec::new(),
                 fork_of: ids.first().copied(),
                 host_picks: false,
@@ -730,11 +723,14 @@ impl Batch {
         let task = &mut self.tasks[at];
         let Some(slot) = task.seq.slot.filter(|_| task.cache_prompt) else { return };
         let known = task.seq.tokens.len().min(task.seq.cached);
-        let blocks: &[Block] = task.seq.tokens[..known].as_chunks().0;
-        for (i, block) in blocks.iter().enumerate().skip(task.nodes.len()) {
-            let parent = task.nodes.last().copied();
-            let node = self.prefix.insert(&mut self.runner.pages, slot, i, parent, &task.salt, block);
-            task.nodes.push(node);
+        if known / PAGE > task.nodes.len() {
+            let keys = keys(&task.seq, &task.image_keys);
+            let blocks: &[Block] = keys[..known].as_chunks().0;
+            for (i, block) in blocks.iter().enumerate().skip(task.nodes.len()) {
+                let parent = task.nodes.last().copied();
+                let node = self.prefix.insert(&mut self.runner.pages, slot, i, parent, &task.salt, block);
+                task.nodes.push(node);
+            }
         }
         if is_end || self.runner.pages.is_at_kept(slot) {
             self.prefix.checkpoint(&mut self.runner.pages, slot, &task.nodes);
@@ -765,7 +761,12 @@ impl Batch {
         let mut task = self.tasks.remove(at);
         let slot = task.seq.slot;
         self.runner.release(&mut task.seq);
-        let (stats, tokens, scores) = (task.stats, task.seq.tokens, task.scores);
+        let (stats, scores) = (task.stats, task.scores);
+        let keys = match keys(&task.seq, &task.image_keys) {
+            Cow::Borrowed(_) => None,
+            Cow::Owned(keys) => Some(keys),
+        };
+        let tokens = keys.unwrap_or(task.seq.tokens);
         self.ended.push((task.id, Ended { stats, slot, tokens, scores, vector: Vec::new() }));
         self.tasks
             .iter_mut()

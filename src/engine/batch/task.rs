@@ -134,6 +134,8 @@ pub(super) struct Task {
     pub pool: Option<Pool>,
     /// Scores of the prompt from its second token on, as far as they are known.
     pub scores: Vec<LogProbs>,
+    /// Number of each of its images in the keys of the prefix cache; empty if its prompt is not cached.
+    pub image_keys: Vec<u32>,
     /// The nodes of its first pages in the prefix cache.
     pub nodes: Vec<NodeId>,
     /// The sequence whose prompt it forks, until the fork is done or that sequence is gone.

@@ -8,6 +8,7 @@ mod resize;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::error::Error;
@@ -40,6 +41,7 @@ pub struct Vision {
     on: Mutex<Compiled>,
     /// Rows of the last pictures with an id, newest last.
     known: Mutex<VecDeque<Arc<ImageRows>>>,
+    n_encoded: AtomicU64,
 }
 
 struct Compiled {
@@ -105,12 +107,18 @@ impl Vision {
             post_norm,
             on: Mutex::new(Compiled { backend, tower, merger, deepstack }),
             known: Mutex::default(),
+            n_encoded: AtomicU64::new(0),
         })
     }
 
     /// Name of the projector in the mmproj file.
     pub fn projector(&self) -> &str {
         &self.model.projector
+    }
+
+    /// Number of pictures that were encoded. Those whose rows were still known are not among them.
+    pub fn n_encoded(&self) -> u64 {
+        self.n_encoded.load(Ordering::Relaxed)
     }
 
     /// Texts before and after an image in a prompt.
@@ -167,30 +175,35 @@ impl Vision {
         picture: &Picture,
         ids: impl Fn(&str) -> Result<Vec<u32>, Error>,
     ) -> Result<Arc<ImageRows>, Error> {
-        /// Rows that are kept, in elements: 128 MiB.
-        const KEPT: usize = 1 << 25;
-        let known = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_same = |rows: &Arc<ImageRows>| rows.id.is_some() && rows.id == picture.id();
-        let found = {
-            let mut known = known();
-            let at = known.iter().position(is_same);
-            at.and_then(|at| known.remove(at))
-        };
-        let rows = match found {
-            Some(rows) => rows,
-            None => {
-                let rows = self.encode_cut(&self.pixels(picture)?, ids)?;
-                Arc::new(ImageRows { id: picture.id(), ..rows })
-            }
-        };
+        if let Some(rows) = picture.id().and_then(|id| self.known(&id)) {
+            return Ok(rows);
+        }
+        let rows = self.encode_cut(&self.pixels(picture)?, ids)?;
+        self.n_encoded.fetch_add(1, Ordering::Relaxed);
+        let rows = Arc::new(ImageRows { id: picture.id(), ..rows });
         if rows.id.is_some() {
-            let mut known = known();
-            known.push_back(Arc::clone(&rows));
-            while known.iter().map(|rows| rows.n_elems()).sum::<usize>() > KEPT {
-                known.pop_front();
-            }
+            self.keep(Arc::clone(&rows));
         }
         Ok(rows)
+    }
+
+    /// The rows of the picture with an id, if they are still known.
+    pub(super) fn known(&self, id: &[u8; 32]) -> Option<Arc<ImageRows>> {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = known.iter().position(|rows| rows.id.as_ref() == Some(id))?;
+        let rows = known.remove(at)?;
+        known.push_back(Arc::clone(&rows));
+        Some(rows)
+    }
+
+    fn keep(&self, rows: Arc<ImageRows>) {
+        /// Rows that are kept, in elements: 128 MiB.
+        const KEPT: usize = 1 << 25;
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.push_back(rows);
+        while known.iter().map(|rows| rows.n_elems()).sum::<usize>() > KEPT {
+            known.pop_front();
+        }
     }
 
     /// Encodes the parts of a picture, with marks between them. `ids` are the tokens of a text.

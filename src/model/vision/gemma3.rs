@@ -38,7 +38,7 @@ fn read(file: &File<'_>) -> Result<Vision, ModelError> {
         m.push("project", ProjIn { x, norm, products: vec![(w, out)] });
         Ok(())
     })?;
-    let sizing = Sizing::Square((file.side * file.patch) as u32);
+    let sizing = Sizing::Square(file.image as u32);
     Ok(Vision {
         filter: Filter::Bilinear,
         positions: positions.expect("read with the tower"),

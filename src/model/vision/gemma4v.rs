@@ -14,8 +14,11 @@ use sterna_program::{
 /// Gemma 4.
 pub static PROJECTOR: Projector = Projector { names: &["gemma4v"], read };
 
-/// Side of a block of patches.
+/// Side of a block of patches, if a file does not specify it.
 const SIDE: usize = 3;
+
+/// Largest side of a block; larger ones are treated as a damaged file.
+const MOST_SIDE: usize = 16;
 
 /// Default budget of tokens of an image.
 const TOKENS: usize = 280;
@@ -26,8 +29,9 @@ const MOST_TOKENS: usize = 1120;
 fn read(file: &File<'_>) -> Result<Vision, ModelError> {
     let (dim, text_dim) = (file.hyper.dim, file.text_dim);
     let tokens = file.limits.max.unwrap_or(TOKENS).clamp(1, MOST_TOKENS);
+    let side = file.number("projector.scale_factor", SIDE, 1..=MOST_SIDE)?;
     let (mut positions, mut affine) = (None, None);
-    let tower = file.half(tokens * SIDE * SIDE, "v.", |m| {
+    let tower = file.half(tokens * side * side, "v.", |m| {
         let weight = m.elements("v.patch_embd.weight", dim * file.patch_elems())?;
         let x = file.patches(m, weight)?;
         blocks(file, m, x)?;
@@ -55,13 +59,13 @@ fn read(file: &File<'_>) -> Result<Vision, ModelError> {
         m.push("project", ProjIn { x, norm, products: vec![(w, out)] });
         Ok(())
     })?;
-    let sizing = Sizing::Budget { step: (SIDE * file.patch) as u32, tokens: tokens as u64 };
+    let sizing = Sizing::Budget { step: (side * file.patch) as u32, tokens: tokens as u64 };
     Ok(Vision {
         is_centred: true,
         positions: positions.expect("read with the tower"),
         affine,
         whole_images: !CAUSAL_IMAGES.contains(&text_dim),
-        ..file.vision([tower, merger], sizing, Merge::Mean { side: SIDE }, ["<|image>", "<image|>"])
+        ..file.vision([tower, merger], sizing, Merge::Mean { side }, ["<|image>", "<image|>"])
     })
 }
 
@@ -130,13 +134,18 @@ fn reordered(
 }
 
 fn clamp(m: &mut Builder<'_>, stem: &str) -> Result<Option<Clamp>, ModelError> {
-    if !m.has(&format!("{stem}.input_min")) {
+    let names = ["input_min", "input_max", "output_min", "output_max"].map(|name| format!("{stem}.{name}"));
+    if !names.iter().any(|name| m.has(name)) {
         return Ok(None);
     }
-    // Bounds may be infinite.
-    let mut bound = |name: &str| Ok::<_, ModelError>(m.elements(&format!("{stem}.{name}"), 1)?[0]);
-    let input = [bound("input_min")?, bound("input_max")?];
-    let output = [bound("output_min")?, bound("output_max")?];
+    // Bounds may be infinite, and a file may have only some of them.
+    let mut bounds = [f32::NEG_INFINITY, f32::INFINITY, f32::NEG_INFINITY, f32::INFINITY];
+    for (bound, name) in bounds.iter_mut().zip(&names) {
+        if m.has(name) {
+            *bound = m.elements(name, 1)?[0];
+        }
+    }
+    let [input, output] = [[bounds[0], bounds[1]], [bounds[2], bounds[3]]];
     if !(input[0] <= input[1] && output[0] <= output[1]) {
         let got = format!("{input:?} and {output:?}");
         return Err(ModelError::Tensor { tensor: stem.to_owned(), want: "bounds in order".into(), got });

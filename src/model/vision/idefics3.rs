@@ -17,7 +17,7 @@ const MOST_PIXELS: usize = 4096;
 fn read(file: &File<'_>) -> Result<Vision, ModelError> {
     let (dim, text_dim, n_patches) = (file.hyper.dim, file.text_dim, file.side * file.side);
     let side = file.number("projector.scale_factor", 2, 1..=MOST_SIDE)?;
-    let tile = file.side * file.patch;
+    let tile = file.image;
     let longest = file.number("preproc_image_size", tile, 1..=MOST_PIXELS)?;
     if !file.side.is_multiple_of(side) {
         let want = format!("a divisor of the {} patches of a side", file.side);

@@ -18,7 +18,7 @@ fn read(file: &File<'_>) -> Result<Vision, ModelError> {
     let step = side * file.patch;
     // A square of the longest side has the most tokens.
     let most_of_side = file.limits.max.map_or(usize::MAX, |most| most.max(1).isqrt());
-    let longest = (file.side * file.patch).min(most_of_side.saturating_mul(step));
+    let longest = file.image.min(most_of_side.saturating_mul(step));
     let tokens = longest.div_ceil(step).pow(2);
     let (mut row_end, mut post_norm) = (None, None);
     let tower = file.half(tokens * side * side, "v.", |m| {

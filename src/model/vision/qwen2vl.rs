@@ -23,6 +23,8 @@ fn read(file: &File<'_>) -> Result<Vision, ModelError> {
         if !head_dim.is_multiple_of(4) {
             return Err(m.wrong("vision.attention.head_count", "heads of a multiple of 4", head_dim));
         }
+        // The first converter of llama.cpp wrote a placeholder.
+        m.leave_out(|name| name == "v.position_embd.weight");
         let x = frames(file, m)?;
         let rope = m.declared_rope(two_axes(head_dim));
         file.quick_blocks(m, x, rope)?;

@@ -310,7 +310,9 @@ pub(super) struct File<'a> {
     pub hyper: Hyper,
     /// Side of a patch in pixels.
     pub patch: usize,
-    /// Side of the square that the positions are for, in patches.
+    /// Side of the square pictures that the positions are for, in pixels.
+    pub image: usize,
+    /// The same in whole patches: a rest of less than a patch at the right and at the bottom is not read.
     pub side: usize,
     pub text_dim: usize,
     /// Activation function of the networks, if the file names one that is supported.
@@ -356,9 +358,9 @@ impl<'a> File<'a> {
             return Err(wrong(key, &format!("a divisor of the width {dim}"), n_heads.to_string()));
         }
         let (patch, image) = (number("patch_size")?, number("image_size")?);
-        if !image.is_multiple_of(patch) {
+        if image < patch {
             let key = "clip.vision.image_size";
-            return Err(wrong(key, &format!("a multiple of the patch size {patch}"), image.to_string()));
+            return Err(wrong(key, &format!("at least the patch size {patch}"), image.to_string()));
         }
         let flag = |key: &str| Ok::<_, ModelError>(metadata.bool(key)? == Some(true));
         let act = match (flag("clip.use_gelu")?, flag("clip.use_silu")?) {
@@ -381,6 +383,13 @@ impl<'a> File<'a> {
             return Err(wrong("clip.vision.image_std", "numbers other than 0", format!("{std:?}")));
         }
         let norm_eps = metadata.require_f32("clip.vision.attention.layer_norm_epsilon")?;
+        // llama.cpp's files of Qwen2-VL have 0 or the width of the text model as `feed_forward_length`. In
+        // files of early 2025, this tensor is the other matrix.
+        let ffn_dim = match gguf.find("v.blk.0.ffn_up.weight") {
+            Some(up) if up.cols() == dim => up.rows(),
+            Some(up) => up.cols(),
+            None => number("feed_forward_length")?,
+        };
         let head_dim = dim / n_heads;
         let hyper = Hyper {
             name: None,
@@ -388,7 +397,7 @@ impl<'a> File<'a> {
             n_ctx_train: 0,
             n_layers: number("block_count")?,
             dim,
-            ffn_dim: number("feed_forward_length")?,
+            ffn_dim,
             n_heads,
             n_kv_heads: n_heads,
             differing: None,
@@ -403,6 +412,7 @@ impl<'a> File<'a> {
             projector: projector.to_owned(),
             hyper,
             patch,
+            image,
             side: image / patch,
             text_dim: number("projection_dim")?,
             act,
@@ -513,7 +523,12 @@ impl<'a> File<'a> {
         let is_other = |name: &str| {
             name.starts_with("mm.a.") || name.starts_with(DEEPSTACK) && !prefix.starts_with(DEEPSTACK)
         };
-        builder.leave_out(|name| !name.starts_with(prefix) || is_other(name));
+        // Files of towers that end before their last block may have its tensors.
+        let is_after = |name: &str| {
+            let block = name.strip_prefix("v.blk.").and_then(|rest| rest.split('.').next());
+            block.and_then(|block| block.parse().ok()).is_some_and(|at: usize| at >= self.hyper.n_layers)
+        };
+        builder.leave_out(|name| !name.starts_with(prefix) || is_other(name) || is_after(name));
         build(&mut builder)?;
         let (program, weights, _) = builder.finish()?;
         program.check_all_named(&[])?;

@@ -126,7 +126,7 @@ fn answer(id_slot: u32, action: &str, filename: Option<String>, done: Done) -> S
 
 fn api_error(err: &SlotError) -> ApiError {
     match err {
-        SlotError::Empty(_) => ApiError::bad(err.to_string()),
+        SlotError::Empty(_) | SlotError::Images(_) => ApiError::bad(err.to_string()),
         SlotError::NoFile => ApiError::not_found(err.to_string()),
         SlotError::Engine(Error::NoSession { .. } | Error::OutOfPages { .. }) => {
             ApiError::unavailable(err.to_string())

@@ -17,7 +17,7 @@ export class Composer {
   #field = $("prompt");
   #button = $("send");
   #size = growing(this.#field);
-  #state = { mode: "chat", running: false, begun: false, off: "", sees: false };
+  #state = { mode: "chat", running: false, begun: false, off: "", sees: false, blind: "" };
   /** Data URLs. */
   #images = [];
   #trouble;
@@ -56,8 +56,11 @@ export class Composer {
       target.value = "";
     });
     this.#field.addEventListener("paste", (event) => {
-      const files = imagesAmong(event.clipboardData?.files ?? []);
-      if (files.length === 0) return;
+      const { clipboardData: data } = event;
+      const files = imagesAmong(data?.files ?? []);
+      // Word processors and spreadsheets add a picture of the text that is copied.
+      const isText = data?.types.includes("text/html") && data.getData("text/plain").trim() !== "";
+      if (files.length === 0 || isText) return;
       event.preventDefault();
       this.#add(files);
     });
@@ -75,8 +78,9 @@ export class Composer {
 
   async #add(files) {
     const images = imagesAmong(files);
-    if (!this.#state.sees) return this.#trouble(this.#blind());
     if (images.length < files.length) this.#trouble("Only images can be added.");
+    if (images.length === 0) return undefined;
+    if (!this.#state.sees) return this.#trouble(this.#blind());
     for (const file of images) {
       try {
         const url = await read(file);
@@ -91,7 +95,7 @@ export class Composer {
   /** The reason why no image can be added. */
   #blind() {
     if (this.#state.mode === "text") return "Images belong into a chat, not into a text.";
-    return "This model sees no images: the server has to be started with its mmproj file.";
+    return this.#state.blind;
   }
 
   #show(images) {
@@ -126,10 +130,10 @@ export class Composer {
 
   /**
    * Shows what the button does. `off` is the reason why nothing can be sent now, or empty. It is not shown if
-   * the reader only `waits` briefly.
+   * the reader only `waits` briefly. `blind` is the reason why the model does not see images, if it does not.
    */
-  update({ mode, running, begun, off, waits, sees }) {
-    this.#state = { mode, running, begun, off, sees };
+  update({ mode, running, begun, off, waits, sees, blind }) {
+    this.#state = { mode, running, begun, off, sees, blind };
     $("attach").hidden = !sees;
     if (!sees && this.#images.length > 0) this.#show([]);
     const text = mode === "text";

@@ -30,6 +30,8 @@ const OFF = {
   unreachable: "You can send when the server is back.",
   locked: "You can send when the key is entered.",
 };
+/** The reason why a model of a server sees no images. */
+const BLIND = "This model sees no images: the server has to be started with its mmproj file.";
 /** The reason for a model that only makes embeddings or scores. */
 const NO_TEXT = "This model makes embeddings and writes no text.";
 /**
@@ -259,7 +261,8 @@ class Page {
     const silent = state === "ready" && props.writes === false ? NO_TEXT : "";
     const [off, waits] = [OFF[state] ?? silent, state === "connecting"];
     const sees = props.sees === true && conversation.mode === "chat";
-    this.#composer.update({ mode: conversation.mode, running: run !== null, begun, off, waits, sees });
+    const blind = props.blind ?? BLIND;
+    this.#composer.update({ mode: conversation.mode, running: run !== null, begun, off, waits, sees, blind });
     this.#showFigures(path, run);
   }
 

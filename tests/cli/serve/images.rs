@@ -1,7 +1,7 @@
 //! Images in every chat API.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 use sterna::engine::{Engine, EngineOptions, Mmproj};
@@ -15,10 +15,16 @@ fn server() -> Option<(TestServer, impl Fn(&str) -> String)> {
 }
 
 fn server_with(change: impl FnOnce(&mut ServeOptions)) -> Option<(TestServer, impl Fn(&str) -> String)> {
+    let (folder, engine) = engine()?;
+    let server = TestServer::with_engine(engine, change);
+    Some((server, move |file: &str| data_url(&folder.join(file))))
+}
+
+fn engine() -> Option<(PathBuf, Engine)> {
     let folder = support::golden("vision-gemma3")?;
     let options = EngineOptions {
         device: "cpu".parse().unwrap(),
-        n_ctx: Some(256),
+        n_ctx: Some(512),
         threads: Some(1),
         n_seqs: 3,
         batch: 64,
@@ -26,8 +32,7 @@ fn server_with(change: impl FnOnce(&mut ServeOptions)) -> Option<(TestServer, im
         ..EngineOptions::default()
     };
     let engine = Engine::open(folder.join("text.gguf"), &options).unwrap();
-    let server = TestServer::with_engine(engine, change);
-    Some((server, move |file: &str| data_url(&folder.join(file))))
+    Some((folder, engine))
 }
 
 fn data_url(file: &Path) -> String {
@@ -221,6 +226,49 @@ fn images_in_results_of_tools_are_read() {
     let error = server.post("/v1/messages", &body).error(400);
     let path = "messages[0].content[0].content[0].source";
     assert!(error["message"].as_str().unwrap().contains(path), "{error}");
+}
+
+/// A conversation goes on without a second pass of the tower, and resumes after its pages when a new image
+/// appears, here in the result of a tool. Its slot is refused by name when it is saved, and is erased with the
+/// images.
+#[test]
+fn a_conversation_encodes_each_image_once() {
+    let Some((folder, engine)) = engine() else { return };
+    let saved = tempfile::tempdir().unwrap();
+    let server = TestServer::with_engine(engine.clone(), |options| {
+        options.template = Some("chatml".into());
+        options.slot_folder = Some(saved.path().to_path_buf());
+    });
+    let mut messages = vec![];
+    let mut answer = |more: Vec<Value>| {
+        messages.extend(more);
+        let body = json!({ "messages": messages, "max_tokens": 4, "temperature": 0, "id_slot": 1 });
+        let answer = server.post("/v1/chat/completions", &body).ok();
+        messages.push(json!({ "role": "assistant", "content": answer["choices"][0]["message"]["content"] }));
+        let cached = &answer["usage"]["prompt_tokens_details"]["cached_tokens"];
+        (engine.vision().unwrap().n_encoded(), cached.as_u64().unwrap() / 64)
+    };
+    let [square, wide] = ["square.png", "wide.png"].map(|file| image(&data_url(&folder.join(file))));
+    let long = json!({ "type": "text", "text": "Tell me more of it. ".repeat(8) });
+    let user = |parts: Value| json!({ "role": "user", "content": parts });
+    assert_eq!(answer(vec![user(json!([square, long]))]), (1, 0));
+    let (n_encoded, n_cached) = answer(vec![user(json!("And now?"))]);
+    assert!(n_encoded == 1 && n_cached >= 1, "{n_encoded} images, {n_cached} pages");
+    let call = json!({ "id": "t", "type": "function", "function": { "name": "f", "arguments": "{}" } });
+    let result = json!({ "role": "tool", "tool_call_id": "t", "content": [wide] });
+    let call = json!({ "role": "assistant", "content": null, "tool_calls": [call] });
+    let (n_encoded, with_new) = answer(vec![user(json!("Look.")), call, result]);
+    assert!(n_encoded == 2 && with_new >= n_cached, "{n_encoded} images, {with_new} pages");
+    assert_eq!(answer(vec![user(json!("Done?"))]).0, 2);
+    let refused = server.post("/slots/1?action=save", &json!({ "filename": "a" })).error(400);
+    assert!(refused["message"].as_str().unwrap().contains("slot 1 has a text with images"), "{refused}");
+    // An erased conversation is computed again.
+    server.post("/slots/1?action=erase", &json!({})).ok();
+    messages.truncate(messages.len() - 1);
+    let body = json!({ "messages": messages, "max_tokens": 1, "id_slot": 1 });
+    let again = server.post("/v1/chat/completions", &body).ok();
+    let n_cached = again["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap() / 64;
+    assert!(n_cached < with_new, "{n_cached} of {with_new} pages are left");
 }
 
 #[test]

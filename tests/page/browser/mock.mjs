@@ -27,7 +27,8 @@ async function assets() {
 /**
  * Listens on a free port of 127.0.0.1. `options`: template (chat), nCtx, pieceMs (between pieces), key,
  * status (of everything except the page, until it is set back to 200), models, loaded (names of loaded
- * models; null for all), loadMs (time to load another one), broken (a model that cannot be loaded), replies.
+ * models; null for all), loadMs (time to load another one), broken (a model that cannot be loaded), replies,
+ * vision (true if the model sees images).
  */
 export async function mock(options = {}) {
   const { files, policy } = await assets();
@@ -42,6 +43,7 @@ export async function mock(options = {}) {
     loadMs: 0,
     broken: null,
     replies: {},
+    vision: false,
     requests: [],
     aborted: 0,
     ...options,
@@ -118,13 +120,15 @@ export async function mock(options = {}) {
       total_slots: 1,
       model_alias: name,
       chat_template: server.template,
+      modalities: { vision: server.vision, audio: false },
       build_info: "b1-mock",
     };
   }
 
   async function generate(body, native, response) {
     server.requests.push(body);
-    const prompt = native ? body.prompt : body.messages.findLast(({ role }) => role === "user").content;
+    const asked = native ? null : body.messages.findLast(({ role }) => role === "user");
+    const prompt = native ? body.prompt : textOf(asked.content);
     const tries = server.requests.filter((other) => JSON.stringify(other) === JSON.stringify(body)).length;
     const reply = server.replies[prompt] ?? { text: ` You said "${prompt}", in try ${tries}.` };
     if (reply.status) return refuse(response, reply.status, reply.message, reply.headers, reply.details);
@@ -188,6 +192,15 @@ export async function mock(options = {}) {
 /** The rest of a reply, if the last message is a prefix of it. */
 function rest(text, last) {
   return last?.role === "assistant" && text.startsWith(last.content) ? text.slice(last.content.length) : text;
+}
+
+/** The text of a message, whose content may be parts. */
+function textOf(content) {
+  if (typeof content === "string") return content;
+  return content
+    .filter(({ type }) => type === "text")
+    .map(({ text }) => text)
+    .join("");
 }
 
 /** Splits text like a tokenizer: words with the space before them. */

@@ -192,6 +192,12 @@ pub fn messages(value: &Value) -> Result<Vec<Message>, JsValue> {
 }
 
 fn wrong(at: usize, one: &Value) -> JsValue {
+    if one.get("content").is_some_and(Value::is_array) {
+        return error(format!(
+            "messages[{at}].content: want a text. Models in this package see no images, only those of \
+             `sterna serve` do"
+        ));
+    }
     error(format!("messages[{at}]: want {{role, content}}, two texts, got {one}"))
 }
 

@@ -17,6 +17,8 @@ const fails = (input, how, words) =>
 await fails("Once", { topP: 2 }, /^topP: want 0 to 1, got 2/);
 await fails("Once", { tempreture: 0 }, /unknown options: tempreture/);
 await fails("Once", { json: true }, /structured: true/);
+const picture = { type: "image_url", image_url: { url: "data:image/png;base64,AAAA" } };
+await fails([{ role: "user", content: [picture] }], {}, /messages\[0\]\.content: want a text.*see no images/);
 await fails([4_000_000], {}, /not in the vocabulary of 4/);
 await fails("", { maxTokens: 1 }, /no tokens/).catch(() => {});
 await assert.rejects(load(new Uint8Array([1, 2, 3])), SternaError);

@@ -3,6 +3,7 @@
 use super::geometry::Work;
 use super::{Input, add_macs, kernels, launches_from, prepares, together};
 use crate::Macs;
+use crate::cuda::clamp;
 use crate::cuda::cx::{Cx, Place};
 use crate::cuda::driver::{Launch, Limits};
 use crate::cuda::kernel_name::KernelName;
@@ -92,9 +93,10 @@ impl Op for Layers<'_> {
             let mut of_layers = self.alike(cx, now);
             let products = of_layers.pop();
             let mut before = of_layers.into_iter();
-            if layer.prepares_input(self.input.norm.is_some()) {
+            if layer.clamp.is_some() || layer.prepares_input(self.input.norm.is_some()) {
                 let prepare = before.next();
-                all.extend(prepare.filter(|_| prepared.replace(layer.basis) != Some(layer.basis)));
+                let by = (layer.basis, layer.clamp.map(|_| layer.prepared()));
+                all.extend(prepare.filter(|_| prepared.replace(by) != Some(by)));
             }
             if let Some(round) = before.next() {
                 let by = (round.kernel, layer.prepared());
@@ -102,6 +104,10 @@ impl Op for Layers<'_> {
                 all.extend(Some(round).filter(|_| !is_there));
             }
             all.extend(products);
+            all.extend(now.iter().filter_map(|(layer, place)| {
+                let cols = cx.p.weight_decl(layer.w).rows;
+                Some(clamp::of_output(cx, layer.clamp?.output, *place, cols))
+            }));
         }
         all
     }

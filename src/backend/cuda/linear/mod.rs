@@ -10,6 +10,7 @@ pub mod matmul;
 pub mod shared;
 
 use super::alloc::Allocator;
+use super::clamp;
 use super::cx::{Cx, words};
 use super::driver::{Address, Launch, Limits};
 use super::hadamard;
@@ -26,7 +27,8 @@ use matmul::Matmul;
 use shared::norm_bytes_up_to;
 use sterna_program::{ActQuant, Linear, Program, RowsOf, Stage};
 
-/// The kind of product of layers with one input, if one kernel can compute them all.
+/// The kind of product of layers with one input, if one kernel can compute them all, but for bounds of their
+/// outputs.
 pub fn together(p: &Program, linears: &[&Linear]) -> Option<Products> {
     let products = |linear: &Linear| Products::of(p.weight_decl(linear.w).ty, linear.act);
     let first = products(linears[0])?;
@@ -45,11 +47,11 @@ fn kernels(stage: &'static str, products: Products) -> impl Iterator<Item = Kern
 
 /// The kernels that prepare the input of layers.
 fn prepares(p: &Program, linears: &[&Linear], input: &Input<'_>) -> Result<Vec<KernelName>, String> {
-    if linears.iter().any(|linear| linear.clamp.is_some()) {
-        return Err("linear layers with bounds".to_owned());
-    }
-    let of = |linear: &&Linear| hadamard::kernel(p, linear, input.norm.is_some());
-    Ok(linears.iter().map(of).collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect())
+    let of = |linear: &&Linear| match clamp::kernel(linear, input)? {
+        Some(kernel) => Ok(Some(kernel)),
+        None => hadamard::kernel(p, linear, input.norm.is_some()),
+    };
+    Ok(linears.iter().map(of).collect::<Result<Vec<_>, String>>()?.into_iter().flatten().collect())
 }
 
 /// The kernels of a stage that computes all its layers [together].
@@ -110,14 +112,19 @@ pub fn launches_from<T: bytemuck::Pod>(
         RowsOf::Step => cx.shape.rows,
         RowsOf::Outputs => cx.shape.outputs,
     };
-    let prepare = linear.prepares_input(input.norm.is_some()).then(|| {
-        let norm = input.norm.or(linear.norm.as_ref());
-        hadamard::launch(cx, linear.basis, &Input { norm, ..*input })
-    });
-    let (x, in_norm) = match (&prepare, linear.basis) {
-        (Some(_), Some(_)) => (cx.memory.bases.prepared, None),
-        (Some(_), None) => (cx.memory.bases.prepared, linear.norm.as_ref()),
-        (None, _) => (x, input.norm.or(linear.norm.as_ref())),
+    let first_norm = input.norm.or(linear.norm.as_ref());
+    let normed = Input { norm: first_norm, ..*input };
+    let prepare = match linear.clamp {
+        Some(bounds) => Some(clamp::of_input(cx, bounds.input, &normed)),
+        None => {
+            linear.prepares_input(input.norm.is_some()).then(|| hadamard::launch(cx, linear.basis, &normed))
+        }
+    };
+    let is_done = linear.basis.is_some() || linear.clamp.is_some();
+    let (x, in_norm) = match &prepare {
+        Some(_) if is_done => (cx.memory.bases.prepared, None),
+        Some(_) => (cx.memory.bases.prepared, linear.norm.as_ref()),
+        None => (x, first_norm),
     };
     // Products of a layer with an adapter are computed one by one, and their sums would have another order.
     let in_octets = work.in_octets && cx.p.adapters.is_empty();

@@ -51,7 +51,8 @@ pub enum PageEvent {
         parent: Option<u64>,
         /// Salt of a first page: only prompts with the same salt find it.
         salt: Option<Arc<str>>,
-        /// Tokens of the page.
+        /// Tokens of the page; in place of the rows of an image a number from 2^31 on, which only this engine
+        /// knows.
         tokens: Box<[u32]>,
     },
     /// A page can no longer be shared. The pages after it were reported before.
