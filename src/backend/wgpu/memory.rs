@@ -219,7 +219,7 @@ impl<B> Memory<B> {
             adapters: AdapterMemory::new(on, p)?,
             partial: on.scratch("splits of attention", partial)?,
             projected: on.scratch("projected queries", projected)?,
-            best: on.scratch("candidates", 8 * (sample::blocks(p.picked_from()) * outputs) as u64)?,
+            best: on.scratch("candidates", 8 * (sample::lists(p.picked_from()) * outputs) as u64)?,
             tokens: on.scratch("tokens", 4 * outputs as u64)?,
             picks: Picks::new(on, p.limits.seqs)?,
             clamped: on.scratch("clamp counter", CLAMPED_BYTES)?,
