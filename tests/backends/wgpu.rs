@@ -7,7 +7,7 @@ use std::sync::Arc;
 use sterna::backend::wgpu::Wgpu;
 use sterna::backend::wgpu::device::{Gpu, NEEDED, Options};
 use sterna::backend::{Backend, BackendError, DeviceOptions, Int8, Opened, OptionId, Profile, auto};
-use sterna::program::{ActQuant, Logits, NormKind, ProjAdd, Row, RowsOf, Sampling, Step};
+use sterna::program::{Act, ActQuant, FfnIn, Logits, NormKind, ProjAdd, Row, RowsOf, Sampling, Step};
 use support::case::model::{Model, SMALL};
 use support::case::{Case, StepCase, limits, rows, shuffled_pages, ty, windowed_limits};
 
@@ -146,7 +146,49 @@ fn rows_of_weights_can_share_a_subgroup() {
                 let step = StepCase { rows: rows(0, 0..n_rows as u32), stages: 0..1, inputs, read: vec![x] };
                 let backend: Box<dyn Backend> = Box::new(Wgpu::on(Arc::clone(&gpu)));
                 case.check(vec![backend], &shuffled_pages(1, 1), &[step]);
+                let (case, step) = gated_unit(&title, (name, act), n_rows);
+                let backend: Box<dyn Backend> = Box::new(Wgpu::on(Arc::clone(&gpu)));
+                case.check(vec![backend], &shuffled_pages(1, 1), &[step]);
             }
+        }
+    }
+}
+
+/// A stage whose norm and gated linear unit are in the kernel of its products, and its inputs.
+fn gated_unit(title: &str, (name, act): (&str, ActQuant), n_rows: usize) -> (Case, StepCase) {
+    let (ffn_dim, dim) = (37, 768);
+    let mut case = Case::new(title, limits(n_rows, 1, 1));
+    let (x, h) = (case.buf("x", dim), case.buf("h", ffn_dim));
+    let norm = case.norm(NormKind::Rms, dim);
+    let [gate, up] = [(); 2].map(|()| case.linear_with_bias(ty(name), ffn_dim, dim, act));
+    case.p.push("ffn_in", FfnIn::gated(x, norm, gate, up, Act::Silu, h));
+    let inputs = vec![(x, case.numbers.values(n_rows * dim))];
+    let step = StepCase { rows: rows(0, 0..n_rows as u32), stages: 0..1, inputs, read: vec![h] };
+    (case, step)
+}
+
+/// The kernels of every weight type that apply a norm and a gated linear unit: for one row, a few, and many.
+#[test]
+fn gated_units_of_every_kind_of_type() {
+    let Some(gpu) = gpu(&Options::default()) else { return };
+    let none = ActQuant::None;
+    for of_type in [
+        ("i2_s", ActQuant::I8PerToken),
+        ("i2_s", none),
+        ("f16", none),
+        ("f32", none),
+        ("q2_k", none),
+        ("q5_k", none),
+        ("q6_k", none),
+        ("q8_0", none),
+        ("iq4_xs", none),
+        ("iq3_s", none),
+    ] {
+        for n_rows in [1, 3, 9] {
+            let title = format!("a gated unit of {}, {n_rows} rows", of_type.0);
+            let (case, step) = gated_unit(&title, of_type, n_rows);
+            let backend: Box<dyn Backend> = Box::new(Wgpu::on(Arc::clone(&gpu)));
+            case.check(vec![backend], &shuffled_pages(1, 1), &[step]);
         }
     }
 }
@@ -162,6 +204,7 @@ fn a_few_rows_have_the_bits_of_single_rows() {
         ("q6_k", ActQuant::None),
         ("mxfp4", ActQuant::None),
         ("iq4_nl", ActQuant::None),
+        ("f16", ActQuant::None),
     ] {
         let (n_rows, outputs, cols) = (3, 37, 768);
         let mut case = Case::new(name, limits(n_rows, 1, 1));
@@ -183,6 +226,20 @@ fn a_few_rows_have_the_bits_of_single_rows() {
         let together = products(&inputs);
         let alone: Vec<f32> = inputs.chunks(cols).flat_map(&mut products).collect();
         assert!(together == alone && together.iter().all(|sum| *sum != 0.0), "{name}");
+
+        let (case, step) = gated_unit(name, (name, act), n_rows);
+        let ((x, inputs), h) = (&step.inputs[0], step.read[0]);
+        let mut backend = Wgpu::on(Arc::clone(&gpu));
+        let mut running = case.on(&mut backend);
+        let mut hidden = |inputs: &[f32]| {
+            let n = inputs.len() / cols;
+            running.write(*x, inputs);
+            running.run(0..1, &Step { rows: &step.rows[..n], pages: &pages, sampling: &[], changes: &[] });
+            running.read(h, n)
+        };
+        let together = hidden(inputs);
+        let alone: Vec<f32> = inputs.chunks(cols).flat_map(&mut hidden).collect();
+        assert!(together == alone && together.iter().all(|h| *h != 0.0), "gated unit of {name}");
     }
 }
 

@@ -51,9 +51,12 @@ pub fn is_tiled(rows: &[Row], tiling: Tiling) -> bool {
     rows.len() >= TILED_LEAST && tiles(rows, tiling).count() * tiling.rows <= 2 * rows.len()
 }
 
+/// Fewest pages of a split. With fewer, merging takes longer than they do.
+const LEAST_PAGES: usize = 2;
+
 /// Number of splits of the pages, with `blocks` workgroups per row and split.
 pub fn splits(rows: usize, blocks: usize, pages: usize) -> usize {
-    ENOUGH.div_ceil(rows * blocks).min(pages)
+    ENOUGH.div_ceil(rows * blocks).min(pages.div_ceil(LEAST_PAGES))
 }
 
 /// Bytes of the partial results of splits.
@@ -176,6 +179,12 @@ mod tests {
 
     fn rows(seq: u32, positions: std::ops::Range<u32>) -> Vec<Row> {
         positions.map(|pos| Row { token: 0, pos, seq, logits: false }).collect()
+    }
+
+    #[test]
+    fn a_split_has_two_pages_unless_there_are_fewer() {
+        assert_eq!([1, 2, 3, 4, 5, 1000].map(|pages| splits(1, 8, pages)), [1, 1, 2, 2, 3, 32]);
+        assert_eq!(splits(300, 8, 100), 1);
     }
 
     #[test]

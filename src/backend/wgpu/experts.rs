@@ -7,7 +7,7 @@ use wgpu::Buffer;
 use super::adapters::{self, Finish, Out, Rows};
 use super::linear::{self, ABSENT, Input, Layer};
 use super::mixture::{layers, slots};
-use super::shader::{Kernel, MAX_EXPERTS, ROWS};
+use super::shader::{Kernel, MAX_EXPERTS};
 use super::upload::{self, DeviceWeight};
 use super::weight::WeightFormat;
 use super::{Cx, Device, Dispatch, Grid, ffn_in, latent_in};
@@ -53,6 +53,11 @@ pub fn fresh_bytes(p: &Program, s: &Experts) -> u64 {
     let hidden = p.weight_decl(up.w).rows.max(p.weight_decl(down.w).rows);
     let products = slots(p, s).saturating_mul(hidden);
     4 * products.max(p.limits.rows.saturating_mul(s.experts.len())) as u64
+}
+
+/// Bytes of the experts' products, if they read their inputs from the buffer of hidden rows.
+pub fn product_bytes(p: &Program, s: &Experts) -> u64 {
+    4 * slots(p, s).saturating_mul(p.weight_decl(s.experts[0].down.w).rows) as u64
 }
 
 /// Bytes of the routing tables; shaders/experts.wgsl documents their layout.
@@ -113,6 +118,7 @@ struct Products<'a> {
     /// Stage whose `finish` it uses.
     stage: &'static str,
     layers: Vec<&'a Linear>,
+    acts: &'a Buffer,
     out: &'a Buffer,
     out_cols: usize,
     /// A parameter whose meaning depends on the stage.
@@ -146,7 +152,13 @@ pub fn dispatches<'a>(cx: &Cx<'a>, s: &'a Experts) -> Vec<Dispatch<'a>> {
     let (fresh, routes) = (&memory.fresh, &memory.routes);
     let of_router = Layer { linear: router, out: fresh, out_cols: n_experts, out_at: 0, what: 0 };
     // Products that are stored unchanged use the kernel of the logits.
-    let mut all = linear::dispatches(cx, "logits", input_of_router, vec![of_router]);
+    let first = experts[0].gate.as_ref().unwrap_or(&experts[0].up);
+    let shares_input = router_norm.is_none() && latent.is_none() && linear::is_same_input(cx, router, first);
+    let mut all = if shares_input {
+        linear::dispatches_that_store(cx, "logits", input_of_router, vec![of_router])
+    } else {
+        linear::dispatches(cx, "logits", input_of_router, vec![of_router])
+    };
 
     let params = vec![n_experts as u32, n_used, slots(cx.p, s) as u32, dim as u32];
     let on_routes = |kernel, buffers, grid| Dispatch {
@@ -165,8 +177,8 @@ pub fn dispatches<'a>(cx: &Cx<'a>, s: &'a Experts) -> Vec<Dispatch<'a>> {
     let mut of_all = layers(s).into_iter();
     let gates = experts[0].gate.as_ref().and_then(|_| of_all.next());
     let [ups, downs] = std::array::from_fn(|_| of_all.next().expect("up and down"));
-    let (first, down) = (gates.as_ref().map_or(ups[0], |gates| gates[0]), downs[0]);
-    if router_norm.is_some() || latent.is_some() || !linear::is_same_input(cx, router, first) {
+    let down = downs[0];
+    if !shares_input {
         all.push(linear::input_dispatch(cx, input, first));
     }
     let has_pairs = |layers: &[&Linear]| cx.adapted && layers.iter().any(|linear| !linear.lora.is_empty());
@@ -184,15 +196,16 @@ pub fn dispatches<'a>(cx: &Cx<'a>, s: &'a Experts) -> Vec<Dispatch<'a>> {
         for (layers, out) in gates.map(|gates| (gates, fresh)).into_iter().chain([(ups, of_up)]) {
             let added = Out { buffer: out, cols: ffn_dim, at: 0 };
             let of_adapters = adapters::dispatches(cx, &layers, x, on_slots(true), added);
-            let stored = Products { stage: "logits", layers, out, out_cols: ffn_dim, what: 0, gathers: true };
+            let (acts, out_cols) = (&memory.acts, ffn_dim);
+            let stored = Products { stage: "logits", layers, acts, out, out_cols, what: 0, gathers: true };
             all.extend(products(cx, &stored, s));
             all.extend(of_adapters);
         }
         all.push(adapters::activate(cx, fresh, (s.n_used * ffn_dim, RowsOf::Step), finish));
     } else {
         let hidden = |layers, what| {
-            let (stage, out_cols) = ("ffn_in", ffn_dim);
-            products(cx, &Products { stage, layers, out: fresh, out_cols, what, gathers: true }, s)
+            let (stage, acts, out_cols) = ("ffn_in", &memory.acts, ffn_dim);
+            products(cx, &Products { stage, layers, acts, out: fresh, out_cols, what, gathers: true }, s)
         };
         let of_up = if gates.is_some() { ffn_in::times(act) } else { ffn_in::activation(act) };
         all.extend(gates.into_iter().flat_map(|gates| hidden(gates, ffn_in::activation(act))));
@@ -212,7 +225,12 @@ pub fn dispatches<'a>(cx: &Cx<'a>, s: &'a Experts) -> Vec<Dispatch<'a>> {
         }
     };
     let is_int8 = down.act == ActQuant::I8PerToken;
-    all.push(input_of_down(is_int8, &memory.acts));
+    // Hidden rows are the input as they are, unless they are rounded or padded. Adapters read copies.
+    let is_direct = !is_int8 && linear::act_words(cx.p, down) == ffn_dim && !has_pairs(&downs);
+    let (acts, to) = if is_direct { (fresh, &memory.acts) } else { (&memory.acts, fresh) };
+    if !is_direct {
+        all.push(input_of_down(is_int8, &memory.acts));
+    }
     let mut of_adapters = Vec::new();
     if has_pairs(&downs) {
         let x = if is_int8 { &memory.adapters.inputs } else { &memory.acts };
@@ -221,11 +239,11 @@ pub fn dispatches<'a>(cx: &Cx<'a>, s: &'a Experts) -> Vec<Dispatch<'a>> {
         of_adapters = adapters::dispatches(cx, &downs, x, on_slots(false), added);
     }
     let of_down =
-        Products { stage: "logits", layers: downs, out: fresh, out_cols: dim, what: 0, gathers: false };
+        Products { stage: "logits", layers: downs, acts, out: to, out_cols: dim, what: 0, gathers: false };
     all.extend(products(cx, &of_down, s));
     all.extend(of_adapters);
-    let to = &memory.bufs[out.unwrap_or(x).0 as usize];
-    let mix = on_routes(Kernel::Mix, vec![&memory.step.buffer, fresh, routes, to], a_row(dim as u32));
+    let sum = &memory.bufs[out.unwrap_or(x).0 as usize];
+    let mix = on_routes(Kernel::Mix, vec![&memory.step.buffer, to, routes, sum], a_row(dim as u32));
     all.push(Dispatch { params: [mix.params, vec![u32::from(out.is_none()), 0, 0, 0]].concat(), ..mix });
     all
 }
@@ -237,8 +255,7 @@ fn products<'a>(cx: &Cx<'a>, of: &Products<'a>, s: &Experts) -> Vec<Dispatch<'a>
     let (first, stage) = (of.layers[0], of.stage);
     let ty = WeightFormat::of(weights[0].ty).expect("it was uploaded").kernels.name();
     let (n_experts, table) = (weights.len(), &memory.expert_tables[&first.w]);
-    let most = ROWS[ROWS.len() - 1];
-    let kernel = |rows| Kernel::Linear { stage, ty, ints: false, rows, experts: true };
+    let kernel = |rows| Kernel::Linear { stage, ty, ints: false, rows, experts: true, normed: false };
     let mut all = Vec::new();
     for part in 0..weights[0].parts.len() {
         for run in upload::runs(&weights, part) {
@@ -260,16 +277,13 @@ fn products<'a>(cx: &Cx<'a>, of: &Products<'a>, s: &Experts) -> Vec<Dispatch<'a>
                 u32::from(of.gathers),
             ]);
             all.push(Dispatch {
-                kernels: ROWS
-                    .iter()
-                    .map(|&rows| (if rows == most { usize::MAX } else { rows as usize }, kernel(rows)))
-                    .collect(),
+                kernels: Kernel::by_rows(kernel),
                 params,
                 buffers: vec![
                     &memory.step.buffer,
                     &memory.constants,
                     &cx.weights[of.layers[next].w.0 as usize].parts[part].buffer,
-                    &memory.acts,
+                    of.acts,
                     &memory.quants,
                     of.out,
                     &memory.routes,

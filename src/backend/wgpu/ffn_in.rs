@@ -1,10 +1,10 @@
-//! Norm and the first half of the feed-forward network: the gate dispatch writes its activation, and the
-//! dispatch of `up` multiplies it.
+//! Norm and the first half of the feed-forward network. Gate and `up` share a dispatch if their weights have
+//! the same type; if not, the gate's dispatch writes its activation, and that of `up` multiplies it.
 
 use super::adapters::{self, Finish};
 use super::linear::{self, Input, Layer};
 use super::{Cx, Dispatch, gate};
-use sterna_program::{Act, FfnIn, Program, RowsOf};
+use sterna_program::{Act, FfnIn, Linear, Program, RowsOf, Stage};
 
 /// Epilogue of `up` after a gate, in its parameters.
 pub fn times(act: Act) -> u32 {
@@ -35,6 +35,25 @@ const CUTOFF: &str = "ffn_in: a gate with a cutoff (Gemma 3n) runs only on the C
 const XIELU: &str =
     "xielu: in gates and experts, the activation function xIELU runs only on the CPU (backend cpu)";
 
+/// Gate and `up` of each stage that may share a dispatch, whose weights no other stage uses.
+pub fn units(p: &Program) -> Vec<[&Linear; 2]> {
+    let mut uses = vec![0_u32; p.weights.len()];
+    let all = p.stages.iter().flat_map(|(_, stage)| stage.linears().1);
+    all.for_each(|linear| uses[linear.w.0 as usize] += 1);
+    let units = p.stages.iter().filter_map(|(_, stage)| match stage {
+        Stage::FfnIn(s) => unit(p, s),
+        _ => None,
+    });
+    units.filter(|unit| unit.iter().all(|linear| uses[linear.w.0 as usize] == 1)).collect()
+}
+
+fn unit<'a>(p: &Program, s: &'a FfnIn) -> Option<[&'a Linear; 2]> {
+    let unit = [s.gate.as_ref()?, &s.up];
+    let [gate, up] = unit.map(|linear| p.weight_decl(linear.w).rows);
+    let is_there = !matches!(s.act, Act::Xielu(_)) && s.cutoff.is_none();
+    (is_there && gate == up && linear::share_dispatch(p, &unit)).then_some(unit)
+}
+
 /// Bytes of one share per row of a step.
 pub fn fresh_bytes(p: &Program, s: &FfnIn) -> u64 {
     if s.share.is_some() { 4 * p.limits.rows as u64 } else { 0 }
@@ -46,7 +65,12 @@ pub fn dispatches<'a>(cx: &Cx<'a>, s: &'a FfnIn) -> Vec<Dispatch<'a>> {
     let (out, out_cols) = (&cx.memory.bufs[h.0 as usize], cx.p.buf_decl(h).cols);
     let layer = |linear, what| Layer { linear, out, out_cols, out_at: 0, what };
     let adapted = cx.adapted && gate.iter().chain([up]).any(|linear| !linear.lora.is_empty());
-    let mut all = if adapted {
+    let unit = unit(cx.p, s).filter(|_| !adapted);
+    let unit =
+        unit.and_then(|[gate, up]| linear::glu(cx, input, [layer(gate, activation(act)), layer(up, 0)]));
+    let mut all = if let Some(all) = unit {
+        all
+    } else if adapted {
         // The products are stored unchanged, so that adapters can be added before the activation function.
         let of_up = &cx.memory.adapters.up;
         let layers = match gate {

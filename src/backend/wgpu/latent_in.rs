@@ -6,7 +6,7 @@ use ggml_types::KvSide;
 use wgpu::Buffer;
 
 use super::linear::{self, ABSENT, Input, Layer, Source};
-use super::shader::{Kernel, ROWS};
+use super::shader::Kernel;
 use super::upload::{DeviceWeight, runs};
 use super::weight::WeightFormat;
 use super::{Cx, Device, Dispatch, Grid, kv};
@@ -150,10 +150,12 @@ fn heads<'a>(
 ) -> Vec<Dispatch<'a>> {
     let (memory, n_heads, first) = (cx.memory, layers.len(), &layers[0]);
     let source = Source { x, norm: None, first_at, pitch, each: n_heads, rows: RowsOf::Step };
-    let mut all = vec![linear::source_dispatch(cx, &source, first)];
+    let is_direct = linear::is_stored_form(cx, &source, first) && x != out;
+    let acts = if is_direct { x } else { &memory.acts };
+    let mut all = Vec::new();
+    all.extend((!is_direct).then(|| linear::source_dispatch(cx, &source, first)));
     let weights: Vec<&DeviceWeight> = layers.iter().map(|linear| &cx.weights[linear.w.0 as usize]).collect();
     let ty = WeightFormat::of(weights[0].ty).expect("it was uploaded").kernels.name();
-    let most = ROWS[ROWS.len() - 1];
     for part in 0..weights[0].parts.len() {
         for run in runs(&weights, part) {
             let at = &weights[run.start].parts[part];
@@ -173,20 +175,9 @@ fn heads<'a>(
                 (out_cols / n_heads) as u32,
             ]);
             all.push(Dispatch {
-                kernels: ROWS
-                    .iter()
-                    .map(|&rows| (if rows == most { usize::MAX } else { rows as usize }, rows))
-                    .map(|(most, rows)| (most, Kernel::HeadProj { ty, rows }))
-                    .collect(),
+                kernels: Kernel::by_rows(|rows| Kernel::HeadProj { ty, rows }),
                 params,
-                buffers: vec![
-                    &memory.step.buffer,
-                    &memory.constants,
-                    &at.buffer,
-                    &memory.acts,
-                    &memory.quants,
-                    out,
-                ],
+                buffers: vec![&memory.step.buffer, &memory.constants, &at.buffer, acts, &memory.quants, out],
                 grid: Grid::Experts {
                     of_weight: at.rows.len() as u32,
                     experts: run.len() as u32,

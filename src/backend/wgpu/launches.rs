@@ -81,6 +81,10 @@ impl Counts {
                 (if splits < least || self.tiles.is_some() { 0 } else { rows }, x, splits)
             }
             Grid::Layers { of_weight, layers, rows } => (self.rows(rows), of_weight, layers),
+            Grid::Normed { of_weight, layers, rows, one_row } => {
+                let rows = self.rows(rows);
+                (if (rows == 1) == one_row { rows } else { 0 }, of_weight, layers)
+            }
             Grid::Tiles { x } => (self.tiles.unwrap_or(0), x, 1),
             Grid::Experts { of_weight, experts, .. } => (self.rows, of_weight, experts),
             Grid::Adapted { x, rows } => (self.adapted.of(rows), x, 1),

@@ -5,12 +5,13 @@ use wgpu::Buffer;
 
 use super::device::Gpu;
 pub use super::input::{ABSENT, Input, norm, padded_rows};
-use super::shader::{Kernel, ROWS};
-use super::upload::{self, DeviceWeight};
+use super::memory::VECTOR;
+use super::shader::Kernel;
+use super::upload::{self, DeviceWeight, UploadedRows};
 use super::weight::WeightFormat;
 use super::{Cx, Dispatch, Grid, adapters, hadamard};
 use crate::BackendError;
-use sterna_program::{ActQuant, Linear, Norm, Program, RowsOf, Weight};
+use sterna_program::{ActQuant, Linear, Norm, NormKind, Program, RowsOf, Weight};
 
 pub fn missing(cx: &super::Device<'_>, p: &Program, stage: &str, linears: &[&Linear]) -> Vec<String> {
     /// Largest number of columns for which sums of int8 products are exact in f32.
@@ -60,12 +61,32 @@ pub struct Layer<'a> {
 
 /// Dispatches of layers that share one input. The input is prepared and quantised again only if a layer needs
 /// it in another form than the layer before. Products read it where it is if it has the form of the
-/// activations already.
+/// activations already, or only a norm is missing that they can apply.
 pub fn dispatches<'a>(
     cx: &Cx<'a>,
     stage: &'static str,
     input: Input<'a>,
     layers: Vec<Layer<'a>>,
+) -> Vec<Dispatch<'a>> {
+    each(cx, stage, input, layers, false)
+}
+
+/// The same, for a stage whose later dispatches read the input that the last layer's dispatch stores.
+pub fn dispatches_that_store<'a>(
+    cx: &Cx<'a>,
+    stage: &'static str,
+    input: Input<'a>,
+    layers: Vec<Layer<'a>>,
+) -> Vec<Dispatch<'a>> {
+    each(cx, stage, input, layers, true)
+}
+
+fn each<'a>(
+    cx: &Cx<'a>,
+    stage: &'static str,
+    input: Input<'a>,
+    layers: Vec<Layer<'a>>,
+    stores: bool,
 ) -> Vec<Dispatch<'a>> {
     let mut all = Vec::new();
     let (mut there, mut prepared, mut floats) = (None, None, None);
@@ -73,6 +94,7 @@ pub fn dispatches<'a>(
         let linear = layer.linear;
         if cx.weights[linear.w.0 as usize].is_joined() {
             // In another stage it shares a dispatch. Its input is stored anew.
+            assert!(stage == "logits" && !stores, "no other stage uses the weights of a shared dispatch");
             all.extend(together(cx, input, vec![layer]).expect("a weight of one part"));
             there = None;
             continue;
@@ -83,8 +105,15 @@ pub fn dispatches<'a>(
             prepared = Some(linear.basis);
         }
         let source = source_of(cx, input, linear);
+        if let Some(norm) = own_norm(cx, &source, &layer).filter(|_| stage == "logits" && !stores) {
+            let wanted = (linear.prepared(), false, true);
+            all.extend((there != Some(wanted)).then(|| weigh(cx, &source, norm)));
+            there = Some(wanted);
+            all.extend(normed_products(cx, &source, norm, &layer));
+            continue;
+        }
         let is_direct = is_stored_form(cx, &source, linear) && layer.out != source.x;
-        let wanted = (linear.prepared(), ints(cx, linear));
+        let wanted = (linear.prepared(), ints(cx, linear), false);
         if !is_direct && there != Some(wanted) {
             all.push(source_dispatch(cx, &source, linear));
             there = Some(wanted);
@@ -162,6 +191,16 @@ pub fn join(
 /// The dispatches of layers that [share one](share_dispatch), with the same output buffer; `None` if their
 /// weights are not in one buffer.
 pub fn together<'a>(cx: &Cx<'a>, input: Input<'a>, layers: Vec<Layer<'a>>) -> Option<Vec<Dispatch<'a>>> {
+    shared(cx, input, layers, false)
+}
+
+/// The dispatches of the gate and `up` of a gated linear unit that share one, likewise. The gate's `what` is
+/// its activation function.
+pub fn glu<'a>(cx: &Cx<'a>, input: Input<'a>, [gate, up]: [Layer<'a>; 2]) -> Option<Vec<Dispatch<'a>>> {
+    shared(cx, input, vec![gate, up], true)
+}
+
+fn shared<'a>(cx: &Cx<'a>, input: Input<'a>, layers: Vec<Layer<'a>>, glu: bool) -> Option<Vec<Dispatch<'a>>> {
     let weights: Vec<_> = layers.iter().map(|layer| &cx.weights[layer.linear.w.0 as usize]).collect();
     let is_one_run = weights.iter().all(|w| w.parts.len() == 1) && upload::runs(&weights, 0).len() == 1;
     if !is_one_run {
@@ -170,16 +209,17 @@ pub fn together<'a>(cx: &Cx<'a>, input: Input<'a>, layers: Vec<Layer<'a>>) -> Op
     let (first, memory) = (&layers[0], cx.memory);
     let (linear, part) = (first.linear, &weights[0].parts[0]);
     let source = source_of(cx, input, linear);
-    let is_direct = is_stored_form(cx, &source, linear) && first.out != source.x;
-    let acts = if is_direct { source.x } else { &memory.acts };
-    let mut all = Vec::new();
-    all.extend((!is_direct).then(|| source_dispatch(cx, &source, linear)));
+    let norm =
+        own_norm(cx, &source, first).filter(|_| layers.iter().all(|layer| layer.linear.lora.is_empty()));
     let (ty, ints) =
         (WeightFormat::of(weights[0].ty).expect("it was uploaded").kernels.name(), ints(cx, linear));
     let mut params = weights[0].params(part).to_vec();
     params.extend([act_words(cx.p, linear) as u32 / 4, u32::from(input.rows == RowsOf::Outputs)]);
-    // The fields of a single layer, and padding.
-    params.resize(12, 0);
+    // The fields of a single layer.
+    params.extend([0; 4]);
+    params.push(first.what);
+    params.extend(norm.map_or([0; 2], |norm| norm_params(cx, norm)));
+    params.resize(16, 0);
     for (layer, weight) in layers.iter().zip(&weights) {
         let bias = layer.linear.bias.map_or(ABSENT, |bias| cx.constant(bias));
         let part = &weight.parts[0];
@@ -188,18 +228,26 @@ pub fn together<'a>(cx: &Cx<'a>, input: Input<'a>, layers: Vec<Layer<'a>>) -> Op
         params.push((part.at / 16) as u32);
         params.extend(bounds(layer.linear.clamp.map(|clamp| clamp.output)));
     }
-    params.resize(12 + 12 * TOGETHER, 0);
-    let most_rows = weights.iter().map(|w| w.rows).max().unwrap_or(0);
-    let most = ROWS[ROWS.len() - 1];
-    let kernels = ROWS.map(|rows| {
-        (if rows == most { usize::MAX } else { rows as usize }, Kernel::Layers { ty, ints, rows })
-    });
-    all.push(Dispatch {
-        kernels: kernels.to_vec(),
-        params,
-        buffers: vec![&memory.step.buffer, &memory.constants, &part.buffer, acts, &memory.quants, first.out],
-        grid: Grid::Layers { of_weight: most_rows as u32, layers: layers.len() as u32, rows: input.rows },
-    });
+    params.resize(16 + 12 * TOGETHER, 0);
+    let of_weight = weights.iter().map(|w| w.rows).max().unwrap_or(0) as u32;
+    let (rows_of, n_grids) = (input.rows, if glu { 1 } else { layers.len() as u32 });
+    let kernel = |rows| Kernel::Layers { ty, ints, rows, normed: norm.is_some(), glu };
+    let products = Products { params, weight: &part.buffer, out: first.out };
+    if let Some(norm) = norm {
+        let grid = |one_row| Grid::Normed { of_weight, layers: n_grids, rows: rows_of, one_row };
+        let by_rows = products.normed(cx, source.x, kernel, grid);
+        return Some([weigh(cx, &source, norm)].into_iter().chain(by_rows).collect());
+    }
+    let is_direct = is_stored_form(cx, &source, linear) && first.out != source.x;
+    let acts = if is_direct { source.x } else { &memory.acts };
+    let mut all = Vec::new();
+    all.extend((!is_direct).then(|| source_dispatch(cx, &source, linear)));
+    all.push(products.dispatch(
+        cx,
+        acts,
+        Kernel::by_rows(kernel),
+        Grid::Layers { of_weight, layers: n_grids, rows: rows_of },
+    ));
     let mut floats = None;
     all.extend(layers.iter().flat_map(|layer| adapters_of(cx, input, layer, acts, &mut floats)));
     Some(all)
@@ -210,15 +258,40 @@ fn ints(cx: &Cx<'_>, linear: &Linear) -> bool {
 }
 
 /// True if rows are what [`source_dispatch`] would store: floats of the step's rows, in whole chunks.
-fn is_stored_form(cx: &Cx<'_>, source: &Source<'_>, linear: &Linear) -> bool {
-    let Source { x: _, norm, first_at, pitch, each, rows } = *source;
+pub fn is_stored_form(cx: &Cx<'_>, source: &Source<'_>, linear: &Linear) -> bool {
+    let Source { x: _, norm, first_at, pitch, each: _, rows } = *source;
     let cols = cx.p.weight_decl(linear.w).cols;
     let is_plain =
         norm.is_none() && linear.clamp.is_none() && linear.act == ActQuant::None && !ints(cx, linear);
-    is_plain
-        && (first_at, each, rows) == (0, 1, RowsOf::Step)
-        && pitch == cols
-        && act_words(cx.p, linear) == cols
+    is_plain && (first_at, rows) == (0, RowsOf::Step) && pitch == cols && act_words(cx.p, linear) == cols
+}
+
+/// The norm of rows that products of a layer can apply themselves: an RMS norm without a bias, of floats in
+/// whole vectors that nothing else changes. Adapters read normalised rows.
+fn own_norm<'a>(cx: &Cx<'_>, source: &Source<'a>, layer: &Layer<'_>) -> Option<&'a Norm> {
+    let (norm, linear) = (source.norm?, layer.linear);
+    let plain = Source { norm: None, rows: RowsOf::Step, ..*source };
+    let is_plain = linear.lora.is_empty() && is_stored_form(cx, &plain, linear) && layer.out != source.x;
+    (is_plain && norm.kind == NormKind::Rms && norm.bias.is_none()).then_some(norm)
+}
+
+/// Such a norm in a kernel's parameters.
+fn norm_params(cx: &Cx<'_>, norm: &Norm) -> [u32; 2] {
+    [cx.constant(norm.weight) / VECTOR as u32, norm.eps.to_bits()]
+}
+
+/// The dispatch that multiplies rows by the norm's weight, and computes its factors, for steps of several
+/// rows: products of a single row do so themselves.
+fn weigh<'a>(cx: &Cx<'a>, source: &Source<'a>, norm: &Norm) -> Dispatch<'a> {
+    let memory = cx.memory;
+    let [norm_at, eps] = norm_params(cx, norm);
+    let of_outputs = u32::from(source.rows == RowsOf::Outputs);
+    Dispatch {
+        kernels: vec![(usize::MAX, Kernel::Weigh)],
+        params: vec![(source.pitch / VECTOR) as u32, of_outputs, norm_at, eps],
+        buffers: vec![&memory.step.buffer, &memory.constants, source.x, &memory.acts, &memory.quants],
+        grid: Grid::Normed { of_weight: 1, layers: 1, rows: source.rows, one_row: false },
+    }
 }
 
 /// True if two layers need the same quantised input.
@@ -343,38 +416,101 @@ fn store<'a>(cx: &Cx<'a>, source: &Source<'a>, stored: Stored<'a>) -> Dispatch<'
     }
 }
 
-/// The dispatches that multiply an input, which is in `acts`.
-pub fn products<'a>(
-    cx: &Cx<'a>,
-    stage: &'static str,
-    rows: RowsOf,
-    layer: &Layer<'a>,
-    acts: &'a Buffer,
-) -> impl Iterator<Item = Dispatch<'a>> {
-    let (linear, memory) = (layer.linear, cx.memory);
+/// A dispatch that multiplies, without its kernels, inputs and grid.
+#[derive(Clone)]
+struct Products<'a> {
+    params: Vec<u32>,
+    weight: &'a Buffer,
+    out: &'a Buffer,
+}
+
+impl<'a> Products<'a> {
+    fn dispatch(
+        self,
+        cx: &Cx<'a>,
+        acts: &'a Buffer,
+        kernels: Vec<(usize, Kernel)>,
+        grid: Grid,
+    ) -> Dispatch<'a> {
+        let (memory, Self { params, weight, out }) = (cx.memory, self);
+        let buffers = vec![&memory.step.buffer, &memory.constants, weight, acts, &memory.quants, out];
+        Dispatch { kernels, params, buffers, grid }
+    }
+
+    /// The dispatch of a single row of `x`, which multiplies by the norm's weight, and that of several rows
+    /// after [`weigh`]. `grid` has the grid of either.
+    fn normed(
+        self,
+        cx: &Cx<'a>,
+        x: &'a Buffer,
+        kernel: impl Fn(u32) -> Kernel,
+        grid: impl Fn(bool) -> Grid,
+    ) -> [Dispatch<'a>; 2] {
+        let mut by_rows = Kernel::by_rows(kernel);
+        let of_several = by_rows.split_off(1);
+        let mut one = self.clone().dispatch(cx, x, by_rows, grid(true));
+        one.buffers.push(&cx.memory.constants);
+        [one, self.dispatch(cx, &cx.memory.acts, of_several, grid(false))]
+    }
+}
+
+/// Parameters of the products of a part of a layer's weight.
+fn layer_params(cx: &Cx<'_>, rows: RowsOf, layer: &Layer<'_>, part: &UploadedRows) -> Vec<u32> {
     // `input_dispatch` and `adapters` handle the other fields.
-    let Linear { w, norm: _, bias, act: _, scale, basis: _, lora: _, clamp } = *linear;
-    let weight = &cx.weights[w.0 as usize];
-    let (ty, ints) = (WeightFormat::of(weight.ty).expect("it was uploaded").kernels.name(), ints(cx, linear));
-    let kernel = move |rows| Kernel::Linear { stage, ty, ints, rows, experts: false };
-    let shared = [
-        act_words(cx.p, linear) as u32 / 4,
+    let Linear { w, norm: _, bias, act: _, scale, basis: _, lora: _, clamp } = *layer.linear;
+    let mut params = cx.weights[w.0 as usize].params(part).to_vec();
+    params.extend([
+        act_words(cx.p, layer.linear) as u32 / 4,
         u32::from(rows == RowsOf::Outputs),
         scale.to_bits(),
         bias.map_or(ABSENT, |bias| cx.constant(bias)),
         layer.out_cols as u32,
         layer.out_at as u32,
         layer.what,
-    ];
-    let of_output = bounds(clamp.map(|clamp| clamp.output));
-    let (out, most) = (layer.out, ROWS[ROWS.len() - 1]);
-    weight.parts.iter().map(move |part| Dispatch {
-        kernels: ROWS
-            .iter()
-            .map(|&rows| (if rows == most { usize::MAX } else { rows as usize }, kernel(rows)))
-            .collect(),
-        params: weight.params(part).into_iter().chain(shared).chain(of_output).collect(),
-        buffers: vec![&memory.step.buffer, &memory.constants, part.alone(), acts, &memory.quants, out],
-        grid: Grid::Products { of_weight: part.rows.len() as u32, rows },
+    ]);
+    params.extend(bounds(clamp.map(|clamp| clamp.output)));
+    params
+}
+
+/// The dispatches that multiply an input, which is in `acts`.
+pub fn products<'a>(
+    cx: &Cx<'a>,
+    stage: &'static str,
+    rows_of: RowsOf,
+    layer: &Layer<'a>,
+    acts: &'a Buffer,
+) -> impl Iterator<Item = Dispatch<'a>> {
+    let weight = &cx.weights[layer.linear.w.0 as usize];
+    let ty = WeightFormat::of(weight.ty).expect("it was uploaded").kernels.name();
+    let ints = ints(cx, layer.linear);
+    let kernel = move |rows| Kernel::Linear { stage, ty, ints, rows, experts: false, normed: false };
+    weight.parts.iter().map(move |part| {
+        let params = layer_params(cx, rows_of, layer, part);
+        let grid = Grid::Products { of_weight: part.rows.len() as u32, rows: rows_of };
+        let products = Products { params, weight: part.alone(), out: layer.out };
+        products.dispatch(cx, acts, Kernel::by_rows(kernel), grid)
+    })
+}
+
+/// The dispatches that multiply rows and apply their norm, after [`weigh`].
+fn normed_products<'a>(
+    cx: &Cx<'a>,
+    source: &Source<'a>,
+    norm: &Norm,
+    layer: &Layer<'a>,
+) -> impl Iterator<Item = Dispatch<'a>> {
+    let weight = &cx.weights[layer.linear.w.0 as usize];
+    let ty = WeightFormat::of(weight.ty).expect("it was uploaded").kernels.name();
+    let kernel = move |rows| {
+        let (stage, ints, experts) = ("logits", false, false);
+        Kernel::Linear { stage, ty, ints, rows, experts, normed: true }
+    };
+    weight.parts.iter().flat_map(move |part| {
+        let mut params = layer_params(cx, source.rows, layer, part);
+        params.extend(norm_params(cx, norm));
+        let of_weight = part.rows.len() as u32;
+        let grid = |one_row| Grid::Normed { of_weight, layers: 1, rows: source.rows, one_row };
+        let products = Products { params, weight: part.alone(), out: layer.out };
+        products.normed(cx, source.x, kernel, grid)
     })
 }

@@ -18,6 +18,9 @@ use crate::device::tables;
 use crate::{BackendError, MemoryKind, memory};
 use sterna_program::{BufDecl, Kv, PAGE, Program, Rope, Stage, Weight};
 
+/// Elements of a vector of the kernels. Vectors of f32 weights begin at multiples of it in the constants.
+pub const VECTOR: usize = 4;
+
 /// Bytes of the counter of clamped values.
 const CLAMPED_BYTES: u64 = 4;
 
@@ -124,6 +127,7 @@ impl Shared {
                 Stage::ProjAdd(s) => most.fresh = most.fresh.max(proj_add::fresh_bytes(p, s)),
                 Stage::Experts(s) => {
                     most.fresh = most.fresh.max(experts::fresh_bytes(p, s));
+                    most.acts = most.acts.max(experts::product_bytes(p, s));
                     most.routes = most.routes.max(experts::route_bytes(p, s));
                 }
                 Stage::FfnIn(s) => most.fresh = most.fresh.max(ffn_in::fresh_bytes(p, s)),
@@ -164,7 +168,7 @@ pub fn constant_places(p: &Program) -> Vec<Option<u32>> {
     let mut at = 0;
     for (i, cols) in constants(p) {
         places[i] = Some(at as u32);
-        at += cols;
+        at += cols.next_multiple_of(VECTOR);
     }
     places
 }
@@ -172,7 +176,7 @@ pub fn constant_places(p: &Program) -> Vec<Option<u32>> {
 /// Index of the bases of a cache's keys in the constants, which they follow.
 pub fn bases_at(p: &Program, kv: Kv) -> u32 {
     let bases = p.kvs[..kv.0 as usize].iter().map(kv::bases_elems);
-    constants(p).map(|(_, cols)| cols).chain(bases).sum::<usize>() as u32
+    constants(p).map(|(_, cols)| cols.next_multiple_of(VECTOR)).chain(bases).sum::<usize>() as u32
 }
 
 impl<B> Memory<B> {
@@ -196,7 +200,7 @@ impl<B> Memory<B> {
             on.storage(&format_args!("RoPE of {positions} positions"), &[part])
         };
         let ropes = p.ropes.iter().map(rope).collect::<Result<_, _>>()?;
-        let constants = constants(p).map(|(_, cols)| 4 * cols as u64).sum();
+        let constants = constants(p).map(|(_, cols)| 4 * cols.next_multiple_of(VECTOR) as u64).sum();
         let bases = p.kvs.iter().map(|kv| 4 * kv::bases_elems(kv) as u64).sum();
         let constants = [("norms and biases", constants), ("bases of keys", bases)];
         let constants = constants.map(|(part, bytes)| (MemoryKind::Buffers, part, bytes));
@@ -215,7 +219,7 @@ impl<B> Memory<B> {
             adapters: AdapterMemory::new(on, p)?,
             partial: on.scratch("splits of attention", partial)?,
             projected: on.scratch("projected queries", projected)?,
-            best: on.scratch("candidates", 8 * (sample::blocks(p.picked_from()) * outputs) as u64)?,
+            best: on.scratch("candidates", 8 * (sample::lists(p.picked_from()) * outputs) as u64)?,
             tokens: on.scratch("tokens", 4 * outputs as u64)?,
             picks: Picks::new(on, p.limits.seqs)?,
             clamped: on.scratch("clamp counter", CLAMPED_BYTES)?,

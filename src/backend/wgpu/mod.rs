@@ -250,12 +250,13 @@ fn join(
     id_of: impl Fn(Weight) -> usize + Copy,
 ) -> Result<(), BackendError> {
     experts::join(gpu, p, all, id_of)?;
-    for (_, stage) in &p.stages {
-        if let Stage::AttnIn(s) = stage {
-            attn_in::together(p, s).map_or(Ok(()), |layers| linear::join(gpu, all, &layers, id_of))?;
-        }
-    }
-    Ok(())
+    let units = ffn_in::units(p);
+    let of_attention = p.stages.iter().filter_map(|(_, stage)| match stage {
+        Stage::AttnIn(s) => attn_in::together(p, s),
+        _ => None,
+    });
+    let mut shared = of_attention.chain(units.into_iter().map(Vec::from));
+    shared.try_for_each(|layers| linear::join(gpu, all, &layers, id_of))
 }
 
 /// Missing kernels of a stage, as text.
@@ -366,6 +367,9 @@ enum Grid {
     Products { of_weight: u32, rows: RowsOf },
     /// One per tile of the kernel's size, over rows of the largest weight and of the step, for each layer.
     Layers { of_weight: u32, layers: u32, rows: RowsOf },
+    /// As `Layers`, for products that apply a norm, and for what they need first: for steps of one row, or of
+    /// several.
+    Normed { of_weight: u32, layers: u32, rows: RowsOf, one_row: bool },
     /// One per row and split of its pages, if there are at least `least` splits.
     Splits { x: u32, least: u32, rows: RowsOf },
     /// One per tile of rows, times `x`, if attention takes rows in tiles.

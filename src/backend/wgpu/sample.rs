@@ -1,7 +1,7 @@
 //! Picks a token per row: several workgroups find the largest logits of parts of the row, and one compares
 //! these or draws.
 
-use super::shader::Kernel;
+use super::shader::{Kernel, LANES};
 use super::{Cx, Dispatch, Grid};
 use sterna_program::{Sample, Sampling, sampling};
 
@@ -11,12 +11,20 @@ pub const HOW: usize = 8;
 /// Placeholder for a slot if no later step reads the pick as its input.
 pub const NO_SLOT: u32 = u32::MAX;
 
+/// Lists of logits per workgroup: one per slot of its 256 threads.
+const LISTS: usize = 256 / LANES as usize;
+
 /// Logits per thread (about), times threads of a workgroup.
 const LOGITS_A_BLOCK: usize = 16 * 256;
 
-/// Workgroups that search a row for the largest logit.
-pub fn blocks(n_vocab: usize) -> usize {
+/// Workgroups that search a row for the largest logits.
+fn blocks(n_vocab: usize) -> usize {
     n_vocab.div_ceil(LOGITS_A_BLOCK)
+}
+
+/// Lists of a row's logits, whose largest are found first.
+pub fn lists(n_vocab: usize) -> usize {
+    blocks(n_vocab) * LISTS
 }
 
 /// Parameters of a row that the host samples: the kernel picks the largest logit, and nothing reads it.

@@ -13,7 +13,7 @@ use super::cache::hash;
 use super::kv::{self, Codec, KernelForm, codecs, name_of};
 use super::text::wgsl;
 use super::weight::{WEIGHT_FORMATS, WeightFormat};
-use sterna_program::PAGE;
+use sterna_program::{PAGE, StateDecl};
 
 /// Threads that share a row of weights.
 pub const LANES: u32 = 8;
@@ -51,6 +51,7 @@ const FILES: &[(&str, &str)] = &[
     ("gate.wgsl", wgsl!("../shaders/gate.wgsl")),
     ("input.wgsl", wgsl!("../shaders/input.wgsl")),
     ("linear.wgsl", wgsl!("../shaders/linear.wgsl")),
+    ("weigh.wgsl", wgsl!("../shaders/weigh.wgsl")),
     ("lora.wgsl", wgsl!("../shaders/lora.wgsl")),
     ("mamba.wgsl", wgsl!("../shaders/mamba.wgsl")),
     ("post_norm.wgsl", wgsl!("../shaders/post_norm.wgsl")),
@@ -68,6 +69,7 @@ const FILES: &[(&str, &str)] = &[
     ("lib/activation.wgsl", wgsl!("../shaders/lib/activation.wgsl")),
     ("lib/floats.wgsl", wgsl!("../shaders/lib/floats.wgsl")),
     ("lib/norm.wgsl", wgsl!("../shaders/lib/norm.wgsl")),
+    ("lib/squares.wgsl", wgsl!("../shaders/lib/squares.wgsl")),
     ("lib/matrix.wgsl", wgsl!("../shaders/lib/matrix.wgsl")),
     ("lib/nibbles.wgsl", wgsl!("../shaders/lib/nibbles.wgsl")),
     ("lib/pairs.wgsl", wgsl!("../shaders/lib/pairs.wgsl")),
@@ -128,6 +130,8 @@ pub enum Kernel {
     TokenTypes,
     /// Normalises and quantises inputs, to packed int8 (`ints`) or floats.
     Input { ints: bool },
+    /// Multiplies inputs by the weight of a norm, and computes the norm's factors.
+    Weigh,
     /// The products of a stage.
     Linear {
         /// `proj_add`, `ffn_in` or `logits`.
@@ -140,6 +144,8 @@ pub enum Kernel {
         rows: u32,
         /// True if it is a layer of many experts.
         experts: bool,
+        /// True if products are multiplied by the factor of a norm. A single row is read before the norm.
+        normed: bool,
     },
     /// The products of heads with a matrix each.
     HeadProj {
@@ -156,6 +162,10 @@ pub enum Kernel {
         ints: bool,
         /// Rows of the step per workgroup.
         rows: u32,
+        /// As for `Linear`.
+        normed: bool,
+        /// True if they are the two layers of a gated linear unit, and the output is that of the unit.
+        glu: bool,
     },
     /// Products with the first matrices of LoRA pairs.
     LoraFirst {
@@ -220,6 +230,12 @@ pub enum Kernel {
 }
 
 impl Kernel {
+    /// Variants of products for rows of the step: the largest number of rows for each. The last takes any.
+    pub fn by_rows(of: impl Fn(u32) -> Self) -> Vec<(usize, Self)> {
+        let most = |rows| if rows == TILE { usize::MAX } else { rows as usize };
+        ROWS.iter().map(|&rows| (most(rows), of(rows))).collect()
+    }
+
     #[cfg(test)]
     pub fn all() -> Vec<Self> {
         let mut all = vec![Self::SampleBest, Self::Sample, Self::Project, Self::Hadamard, Self::TokenTypes];
@@ -235,22 +251,28 @@ impl Kernel {
         let gates = [By::Sigmoid, By::Share, By::Itself, By::Softplus, By::Xielu];
         all.extend(gates.map(|by| Self::Gate { by }));
         all.extend([true, false].map(|ints| Self::Input { ints }));
+        all.push(Self::Weigh);
         all.extend([true, false].map(|rotates| Self::AttendMerge { rotates }));
         for format in WEIGHT_FORMATS.iter().filter(|format| format.ty.is(format.kernels)) {
             let ty = format.ty.name();
             all.push(Self::Embed(ty));
             for stage in ["proj_add", "ffn_in", "logits"] {
                 for rows in ROWS {
-                    let of = |ints| Self::Linear { stage, ty, ints, rows, experts: false };
+                    let of = |ints| Self::Linear { stage, ty, ints, rows, experts: false, normed: false };
                     all.extend([false, true].into_iter().filter(|ints| !ints || format.ints).map(of));
                     let is_of_experts = stage != "proj_add" && !format.ints;
-                    let of_experts = Self::Linear { stage, ty, ints: false, rows, experts: true };
-                    all.extend(is_of_experts.then_some(of_experts));
+                    let float =
+                        |experts, normed| Self::Linear { stage, ty, ints: false, rows, experts, normed };
+                    all.extend(is_of_experts.then(|| float(true, false)));
+                    all.extend((stage == "logits").then(|| float(false, true)));
                 }
             }
             for rows in ROWS {
-                let of = |ints| Self::Layers { ty, ints, rows };
-                all.extend([false, true].into_iter().filter(|ints| !ints || format.ints).map(of));
+                for glu in [false, true] {
+                    let of = |(ints, normed)| Self::Layers { ty, ints, rows, normed, glu };
+                    let floats = [(false, false), (false, true)].map(of);
+                    all.extend(floats.into_iter().chain(format.ints.then(|| of((true, false)))));
+                }
             }
             let of_heads = ROWS.map(|rows| Self::HeadProj { ty, rows });
             all.extend(of_heads.into_iter().filter(|_| !format.ints));
@@ -283,14 +305,14 @@ impl Kernel {
         match self {
             Self::Embed(ty) => format!("embed__{ty}"),
             Self::Input { ints } => (if ints { "input__ints" } else { "input" }).to_owned(),
-            Self::Linear { stage, ty, ints, rows, experts } => {
+            Self::Weigh => "weigh".to_owned(),
+            Self::Linear { stage, ty, ints, rows, experts, normed } => {
                 let of = if experts { "experts_" } else { "" };
-                let ints = if ints { "__ints" } else { "" };
-                format!("{of}{stage}__{ty}{ints}__{rows}")
+                format!("{of}{stage}__{ty}{}__{rows}", form_of(ints, normed))
             }
             Self::HeadProj { ty, rows } => format!("head_proj__{ty}__{rows}"),
-            Self::Layers { ty, ints, rows } => {
-                format!("layers__{ty}{}__{rows}", if ints { "__ints" } else { "" })
+            Self::Layers { ty, ints, rows, normed, glu } => {
+                format!("{}__{ty}{}__{rows}", if glu { "glu" } else { "layers" }, form_of(ints, normed))
             }
             Self::LoraFirst { ty, experts: false } => format!("lora_first__{ty}"),
             Self::LoraFirst { ty, experts: true } => format!("experts_lora_first__{ty}"),
@@ -345,8 +367,11 @@ impl Kernel {
         const W: Binding = Binding::Write;
         match self {
             Self::Embed(_) => &[R, R, R, R, W],
-            Self::Input { .. } => &[R, R, R, W, W],
+            Self::Input { .. } | Self::Weigh => &[R, R, R, W, W],
             Self::Linear { experts: true, .. } => &[R, R, R, R, R, W, R, R],
+            Self::Linear { normed: true, rows: 1, .. } | Self::Layers { normed: true, rows: 1, .. } => {
+                &[R, R, R, R, R, W, R]
+            }
             Self::Linear { .. } | Self::HeadProj { .. } | Self::Layers { .. } => &[R, R, R, R, R, W],
             Self::LoraFirst { experts: true, .. } | Self::LoraSecond { experts: true, .. } => {
                 &[R, R, R, R, W, R]
@@ -393,7 +418,7 @@ impl Kernel {
             | Self::Layers { rows: TILE, .. } => [TILE; 2],
             Self::Linear { rows, .. } | Self::HeadProj { rows, .. } | Self::Layers { rows, .. } => {
                 let (format, ints) = self.of_weights().expect("it has a weight type");
-                [THREADS / lanes * format.weight_rows(ints, rows), rows]
+                [THREADS / lanes * self.weight_rows(format, ints, rows), rows]
             }
             Self::Conv | Self::ConvTail | Self::LoraSecond { .. } | Self::Activate(_) => [self.threads(), 1],
             Self::AddVector
@@ -416,6 +441,13 @@ impl Kernel {
         Some((WeightFormat::named(ty)?, ints))
     }
 
+    /// Rows of each weight per thread, in products of few rows. The two weights of a gated linear unit share
+    /// the registers of one.
+    fn weight_rows(self, format: &WeightFormat, ints: bool, rows: u32) -> u32 {
+        let all = format.weight_rows(ints, rows);
+        if matches!(self, Self::Layers { glu: true, .. }) { (all / 2).max(1) } else { all }
+    }
+
     /// Template variables of products: the rows and quads of a chunk that their loops are written out for.
     fn of_products(self) -> Value {
         let rows = match self {
@@ -425,7 +457,6 @@ impl Kernel {
         let Some((format, ints)) = self.of_weights().filter(|_| rows != TILE) else {
             return context! { runs => false };
         };
-        let numbers = |n: u32| (0..n).collect::<Vec<u32>>();
         let quads = numbers(format.chunk_elems as u32 / 4);
         let runs = format.runs.filter(|_| !ints);
         let of_runs = runs.map(|runs| {
@@ -438,12 +469,16 @@ impl Kernel {
             };
             quads.chunks(runs.elems / 4).enumerate().map(run).collect::<Vec<_>>()
         });
+        let n_weight_rows = self.weight_rows(format, ints, rows);
+        let n_weights = if matches!(self, Self::Layers { glu: true, .. }) { 2 } else { 1 };
         context! {
             runs => of_runs.map_or(Value::from(false), Value::from),
             has_table => runs.is_some_and(|runs| runs.has_table),
             quads,
-            n_weight_rows => format.weight_rows(ints, rows),
-            weight_rows => numbers(format.weight_rows(ints, rows)),
+            n_weight_rows,
+            weight_rows => numbers(n_weight_rows),
+            n_all_weight_rows => n_weights * n_weight_rows,
+            all_weight_rows => numbers(n_weights * n_weight_rows),
             step_rows => numbers(rows),
         }
     }
@@ -457,7 +492,8 @@ impl Kernel {
             Self::DeltaTail | Self::Gate { .. } | Self::SplitGate => 256,
             Self::Delta | Self::Mamba => 128,
             Self::MambaGate => 256,
-            Self::Linear { .. } | Self::HeadProj { .. } | Self::Layers { .. } | Self::Project => THREADS,
+            Self::Linear { .. } | Self::HeadProj { .. } | Self::Layers { .. } => THREADS,
+            Self::Weigh | Self::Project => THREADS,
             Self::AttnIn(_) | Self::Append(_) | Self::LatentIn(_) => THREADS,
             Self::Attend { .. } | Self::AttendTile { .. } | Self::AttendMerge { .. } => THREADS,
         }
@@ -471,15 +507,17 @@ impl Kernel {
         let (file, values) = match self {
             Self::Embed(ty) => ("embed", context! { type => ty }),
             Self::Input { ints } => ("input", context! { ints }),
-            Self::Linear { stage, ty, ints, rows, experts: _ } => {
+            Self::Weigh => ("weigh", context! {}),
+            Self::Linear { stage, ty, ints, rows, experts: _, normed: _ } => {
                 ("linear", context! { stage, type => ty, ints, rows, tiled => rows == TILE })
             }
             Self::HeadProj { ty, rows } => (
                 "linear",
                 context! { stage => "logits", type => ty, ints => false, rows, tiled => rows == TILE },
             ),
-            Self::Layers { ty, ints, rows } => {
-                ("linear", context! { stage => "logits", type => ty, ints, rows, tiled => rows == TILE })
+            Self::Layers { ty, ints, rows, normed: _, glu } => {
+                let stage = if glu { "glu" } else { "logits" };
+                ("linear", context! { stage, type => ty, ints, rows, tiled => rows == TILE })
             }
             Self::LoraFirst { ty, experts: _ } => ("lora", context! { part => "first", type => ty }),
             Self::LoraToken { ty } => ("lora", context! { part => "token", type => ty }),
@@ -503,9 +541,17 @@ impl Kernel {
             Self::Append(codec) => ("append", context! { codec => of_codec(codec) }),
             Self::Project => ("project", context! {}),
             Self::Attend { k, v, own, ahead: _, latent } => {
+                // More decoding than that is better not written out.
+                let at_once = match codec(v).form {
+                    KernelForm::Elements(_) => 16,
+                    KernelForm::Blocks(_) => 8,
+                    _ => 1,
+                };
                 let (rotates, k, v) = (codec(v).form.rotates(), of_codec(k), of_codec(v));
                 let most_head_dim = (2 * THREADS * own).max(kv::MAX_HEAD_DIM as u32);
-                ("attend", context! { merges => false, k, v, rotates, own, latent, most_head_dim })
+                let loads =
+                    context! { n_at_once => at_once, at_once => numbers(at_once), key_words => numbers(16) };
+                ("attend", context! { merges => false, k, v, rotates, own, latent, most_head_dim, ..loads })
             }
             Self::AttendTile { k, v, quads, ahead: _ } => {
                 let (rotates, k, v) = (codec(v).form.rotates(), of_codec(k), of_codec(v));
@@ -519,7 +565,12 @@ impl Kernel {
             Self::ConvTail => ("conv", context! { part => "tail" }),
             Self::Mamba => ("mamba", context! { part => "scan" }),
             Self::MambaGate => ("mamba", context! { part => "gate" }),
-            Self::Delta => ("delta", context! { part => "delta", most_head_dim => MAX_STATE_DIM }),
+            Self::Delta => {
+                // Heads have a multiple of these elements.
+                let n_at_once = StateDecl::HEAD_DIM_STEP as u32;
+                let at_once = numbers(n_at_once);
+                ("delta", context! { part => "delta", most_head_dim => MAX_STATE_DIM, n_at_once, at_once })
+            }
             Self::DeltaTail => ("delta", context! { part => "tail", most_head_dim => MAX_STATE_DIM }),
             Self::Gate { by: By::Sigmoid } => ("gate", context! { part => "gate" }),
             Self::Gate { by: By::Share } => ("gate", context! { part => "share" }),
@@ -532,7 +583,7 @@ impl Kernel {
         };
         let Caps { subgroups, packed, browser, lanes } = caps;
         let lanes = match self {
-            Self::Linear { .. } | Self::HeadProj { .. } | Self::Layers { .. } => lanes,
+            Self::Linear { .. } | Self::HeadProj { .. } | Self::Layers { .. } | Self::Weigh => lanes,
             _ => LANES,
         };
         let experts = match self {
@@ -544,6 +595,8 @@ impl Kernel {
             matches!(self, Self::LoraFirst { .. } | Self::LoraToken { .. } | Self::LoraSecond { .. });
         let heads = matches!(self, Self::HeadProj { .. });
         let layers = matches!(self, Self::Layers { .. });
+        let glu = matches!(self, Self::Layers { glu: true, .. });
+        let normed = matches!(self, Self::Linear { normed: true, .. } | Self::Layers { normed: true, .. });
         // The matrix of a workgroup.
         let w = if layers { "matrix" } else { "params.w" };
         let of_encoder = match self {
@@ -557,7 +610,8 @@ impl Kernel {
             std::iter::successors(Some(lanes / 2), |n| Some(n / 2)).take_while(|n| *n > 0).collect();
         let values = context! { subgroups, packed, browser, of_encoder, adapters, halvings, ..values };
         let values = context! { ..values, ..self.of_products() };
-        let all = context! { threads => self.threads(), lanes, experts, heads, layers, w, ..values };
+        let all =
+            context! { threads => self.threads(), lanes, experts, heads, layers, glu, normed, w, ..values };
         let text = TEMPLATES.get_template(&format!("{file}.wgsl")).and_then(|template| template.render(all));
         text.unwrap_or_else(|err| panic!("{}: {err:#}", self.name()))
     }
@@ -647,6 +701,19 @@ fn codec_file(codec: &Codec) -> String {
 
 fn codec(form: KvForm) -> Codec {
     Codec::of(form).expect("a codec with kernels")
+}
+
+fn numbers(n: u32) -> Vec<u32> {
+    (0..n).collect()
+}
+
+/// The form of products in the name of a kernel.
+fn form_of(ints: bool, normed: bool) -> &'static str {
+    match (ints, normed) {
+        (true, _) => "__ints",
+        (false, true) => "__normed",
+        (false, false) => "",
+    }
 }
 
 /// Name of a codec in the name of a kernel that has one side of a cache.

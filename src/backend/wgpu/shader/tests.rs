@@ -232,7 +232,8 @@ fn write_spirv() {
     let formats = WEIGHT_FORMATS.iter().filter(|format| format.ty.is(format.kernels));
     let kernels = formats.flat_map(|format| {
         let (ty, ints) = (format.ty.name(), format.ints);
-        let of = move |rows| Kernel::Linear { stage: "proj_add", ty, ints, rows, experts: false };
+        let of =
+            move |rows| Kernel::Linear { stage: "proj_add", ty, ints, rows, experts: false, normed: false };
         ROWS.into_iter().filter(|rows| *rows < TILE).map(of)
     });
     for kernel in kernels {

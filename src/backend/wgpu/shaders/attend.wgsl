@@ -77,6 +77,9 @@ fn put_heads(heads: Heads, first: u32, stride: u32) {
 
 const OWN: u32 = #{own}u;
 
+// Positions whose values are loaded at a time.
+const AT_ONCE: u32 = #{n_at_once}u;
+
 var<workgroup> weight: array<vec4<f32>, PAGE_POSITIONS>;
 
 fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
@@ -158,14 +161,19 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
             of_pairs[i][1] *= by;
             let pair = thread + i * THREADS;
             if (2u * pair < head_dim) {
-                for (var p = start; p < n; p++) {
+                // Positions that are not seen have weight 0; a seen one is read in their place.
+                for (var p = start / AT_ONCE * AT_ONCE; p < n; p += AT_ONCE) {
+#for j in at_once
 #if latent
-                    let value = key_pair(key_page, p, pair);
+                    let value_#{j} = key_pair(key_page, clamp(p + #{j}u, start, n - 1u), pair);
 #else
-                    let value = value_pair(value_page, p, pair);
+                    let value_#{j} = value_pair(value_page, clamp(p + #{j}u, start, n - 1u), pair);
 #endif
-                    of_pairs[i][0] += weight[p] * value.x;
-                    of_pairs[i][1] += weight[p] * value.y;
+#endfor
+#for j in at_once
+                    of_pairs[i][0] += weight[p + #{j}u] * value_#{j}.x;
+                    of_pairs[i][1] += weight[p + #{j}u] * value_#{j}.y;
+#endfor
                 }
             }
         }
@@ -213,14 +221,31 @@ fn scores(source: PageAt, place: u32, with_mean: vec4<f32>) -> vec4<f32> {
 #if k.windowed or k.form == "elements"
 fn element_scores(at: u32, place: u32) -> vec4<f32> {
     var score = vec4(0.0);
-    for (var word = 0u; word < params.key.words; word++) {
-        let key = key_elems_of(keys[at + word * PAGE_POSITIONS + place]);
-        score += of_heads[KEY_WORD_ELEMS * word] * key.x;
-        if (KEY_WORD_ELEMS == 2u) {
-            score += of_heads[KEY_WORD_ELEMS * word + 1u] * key.y;
-        }
+    // 16 words are loaded at a time.
+    let whole = params.key.words / 16u * 16u;
+    for (var word = 0u; word < whole; word += 16u) {
+        let first = at + word * PAGE_POSITIONS + place;
+#for i in key_words
+        let key_#{i} = keys[first + #{i}u * PAGE_POSITIONS];
+#endfor
+#for i in key_words
+        score = add_key(score, word + #{i}u, key_#{i});
+#endfor
+    }
+    for (var word = whole; word < params.key.words; word++) {
+        score = add_key(score, word, keys[at + word * PAGE_POSITIONS + place]);
     }
     return score;
+}
+
+// Adds the products of the elements of a word.
+fn add_key(score: vec4<f32>, word: u32, bits: u32) -> vec4<f32> {
+    let key = key_elems_of(bits);
+    let sum = score + of_heads[KEY_WORD_ELEMS * word] * key.x;
+    if (KEY_WORD_ELEMS == 2u) {
+        return sum + of_heads[KEY_WORD_ELEMS * word + 1u] * key.y;
+    }
+    return sum;
 }
 
 #endif

@@ -5,8 +5,8 @@
 // Delta: the convolution, the recurrence and the gated norm of a delta net, as defined by Stage::Delta.
 //
 // A workgroup owns a head (x) of a run of rows of one sequence (y), and a thread some columns of its matrix
-// S. A row writes S to its own slot, if it has one, or else to the slot of the last row; the next one reads
-// it there.
+// S, whose elements it loads 16 at a time. A row writes S to its own slot, if it has one, or else to the slot
+// of the last row; the next one reads it there.
 #endif
 #set reduce = [("reduce_wide", "vec2<f32>", "add_wide")]
 #include "lib/main.wgsl"
@@ -162,19 +162,35 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
             let value = convolved(i, (2u * params.n_key_heads + head) * n + col);
             var predicted = 0.0;
             if (!is_empty) {
-                for (var e = 0u; e < n; e++) {
-                    predicted += states[origin + e * n + col] * key[e];
+                for (var e = 0u; e < n; e += #{n_at_once}u) {
+                    let at = origin + e * n + col;
+#for i in at_once
+                    let before_#{i} = states[at + #{i}u * n];
+#endfor
+#for i in at_once
+                    predicted += before_#{i} * key[e + #{i}u];
+#endfor
                 }
             }
             let write = strength * (value - decay * (predicted * by_key)) * by_key;
             var sum = 0.0;
-            for (var e = 0u; e < n; e++) {
-                var s = key[e] * write;
+            for (var e = 0u; e < n; e += #{n_at_once}u) {
+#for i in at_once
+                var s_#{i} = key[e + #{i}u] * write;
+#endfor
                 if (!is_empty) {
-                    s += decay * states[origin + e * n + col];
+                    let at = origin + e * n + col;
+#for i in at_once
+                    let before_#{i} = states[at + #{i}u * n];
+#endfor
+#for i in at_once
+                    s_#{i} += decay * before_#{i};
+#endfor
                 }
-                states[to + e * n + col] = s;
-                sum += s * query[e];
+#for i in at_once
+                states[to + (e + #{i}u) * n + col] = s_#{i};
+                sum += s_#{i} * query[e + #{i}u];
+#endfor
             }
             output[col] = sum * by_query;
         }

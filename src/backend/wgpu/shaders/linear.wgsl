@@ -3,6 +3,11 @@
 //
 // Reads a part of W once per ROWS rows of the step; types/ documents its layout. Products are in floats, or
 // exact for I2_S codes with int8 activations. Rows of acts after the step's last are read but not used.
+//
+// With `normed`, the norm's factor is applied to the sums: y = factor f (W (x w)) + bias, f = 1 / sqrt(mean
+// square of x + eps). weigh.wgsl stores x w and f; for a single row, the kernel itself multiplies x by w and
+// computes f, with the same bits. With `glu`, two layers share the columns of a, and their products are one
+// output.
 #if not tiled
 #set lanes_type = "Acc"
 #set reduce_lanes = [("sum_of_lanes", "sum")]
@@ -43,6 +48,11 @@ struct Params {
     lower: f32,
     upper: f32,
 #endif
+#if normed or layers
+    // Index of the norm's weight in norms.
+    norm_at: u32,
+    norm_eps: f32,
+#endif
 #if layers
     // Layers with the same input, of one type, with as many columns as `w`.
     layers: array<LayerAt, 3>,
@@ -76,6 +86,9 @@ struct Params {
 @group(0) @binding(4) var<storage, read> acts: array<vec4<u32>>;
 @group(0) @binding(5) var<storage, read> quants: array<vec2<u32>>;
 @group(0) @binding(6) var<storage, read_write> out: array<f32>;
+#if normed and rows == 1
+@group(0) @binding(7) var<storage, read> norms: array<vec4<f32>>;
+#endif
 
 const ABSENT: u32 = 0xffffffffu;
 
@@ -184,6 +197,11 @@ fn n_rows() -> u32 {
 
 // The row of acts of the r-th row, clamped to the last row: acts may be a buffer of the program.
 fn act_row(r: u32) -> u32 {
+#if normed and rows == 1
+    if (params.of_outputs == 1u) {
+        return output_row(r);
+    }
+#endif
     return min(r, n_rows() - 1u);
 }
 
@@ -236,7 +254,8 @@ fn within(y: f32, lower: f32, upper: f32) -> f32 {
 }
 
 #endif
-fn finished(sum: Acc, row: u32, r: u32) {
+// The product of a row of W and the r-th row, from the sum over its columns.
+fn product_of(sum: Acc, row: u32, r: u32) -> f32 {
     var y = scaled(sum, r) * factor();
     let of_weight = params.w.first_row + row;
     if (bias_at() != ABSENT) {
@@ -251,8 +270,26 @@ fn finished(sum: Acc, row: u32, r: u32) {
         y = within(y, params.lower, params.upper);
     }
 #endif
-    finish(out_at() + out_row(r) * out_cols() + of_weight, y);
+    return y;
 }
+
+fn place_of(row: u32, r: u32) -> u32 {
+    return out_at() + out_row(r) * out_cols() + params.w.first_row + row;
+}
+#if glu
+
+fn finished(gate: Acc, up: Acc, row: u32, r: u32) {
+    choose_layer(0u);
+    let of_gate = product_of(gate, row, r);
+    choose_layer(1u);
+    finish(place_of(row, r), of_gate, product_of(up, row, r));
+}
+#else
+
+fn finished(sum: Acc, row: u32, r: u32) {
+    finish(place_of(row, r), product_of(sum, row, r));
+}
+#endif
 
 #if ints
 // sum((code - 1) q) = sum(code q) - sum(q): codes are multiplied unsigned, and the row's sum of q is
@@ -280,17 +317,37 @@ fn scaled(sum: Acc, r: u32) -> f32 {
 #else
 alias Acc = f32;
 
+#if normed and rows == 1
+#include "lib/squares.wgsl"
+
+var<private> x_at: u32;
+var<private> norm_of_row: f32;
+
+fn row_quad(i: u32) -> vec4<f32> {
+    return bitcast<vec4<f32>>(acts[x_at + i]);
+}
+
+fn scaled(sum: Acc, r: u32) -> f32 {
+    return sum * norm_of_row;
+}
+#elif normed
+fn scaled(sum: Acc, r: u32) -> f32 {
+    return sum * bitcast<f32>(quants[r].x);
+}
+#else
 fn scaled(sum: Acc, r: u32) -> f32 {
     return sum;
 }
+#endif
 #endif
 
 #if not tiled
 // Few rows: a slot of LANES neighbouring threads owns WEIGHTS neighbouring rows of W, and reads neighbouring
 // chunks of them; a workgroup owns THREADS / LANES slots (x) and ROWS rows of the step (y). Activations are
 // loaded once for all of a slot's rows of W, and codes decoded once for all rows of the step. Bits depend on
-// neither.
+// neither. With `glu`, the same number of rows of the second layer follows those of the first.
 const WEIGHTS: u32 = #{n_weight_rows}u;
+const ALL_WEIGHTS: u32 = #{n_all_weight_rows}u;
 
 fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
     let row = (workgroup.x * (THREADS / LANES) + slot_of()) * WEIGHTS;
@@ -306,21 +363,27 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
     choose_expert(workgroup.z);
 #elif heads
     choose_head(workgroup.z);
+#elif glu
+    choose_layer(0u);
 #elif layers
     if (workgroup.x * (THREADS / LANES) * WEIGHTS >= params.layers[workgroup.z].w.rows) {
         return;
     }
     choose_layer(workgroup.z);
 #endif
+#if normed and rows == 1
+    x_at = act_row(first) * params.stride;
+    add_squares(params.stride);
+#endif
 #for m in step_rows
-#for r in weight_rows
+#for r in all_weight_rows
     var sum_#{r}_#{m} = Acc(0);
 #endfor
 #endfor
     if (row < #{w}.rows) {
         let last = #{w}.rows - 1u;
-#for r in weight_rows
-        let row_#{r} = min(row + #{r}u, last) * params.w.chunks;
+#for r in all_weight_rows
+        let row_#{r} = min(row + #{r % n_weight_rows}u, last) * params.w.chunks;
 #endfor
 #for m in step_rows
 #if ints
@@ -331,18 +394,21 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
 #endfor
 #if ints
         for (var chunk = lane_of(); chunk < params.w.chunks; chunk += LANES) {
-#for r in weight_rows
+#for r in all_weight_rows
+#if glu
+            choose_layer(#{r // n_weight_rows}u);
+#endif
             let bits_#{r} = bits_at(row_#{r} + chunk);
 #endfor
             // 16 activations per vector: those of group g are 2 g vectors after the chunk's first.
             let at = chunk / 2u * 8u + chunk % 2u;
 #for group in [0, 1, 2, 3]
-#for r in weight_rows
+#for r in all_weight_rows
             let codes_#{r}_#{group} = codes(bits_#{r}, #{group}u);
 #endfor
 #for m in step_rows
             let q_#{m}_#{group} = acts[acts_#{m} + at + #{2 * group}u];
-#for r in weight_rows
+#for r in all_weight_rows
             sum_#{r}_#{m} += sixteen(codes_#{r}_#{group}, q_#{m}_#{group});
 #endfor
 #endfor
@@ -353,16 +419,22 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
 #for m in step_rows
         acts_of[#{m}] = acts_#{m};
 #endfor
-        var bits: array<Chunk, WEIGHTS>;
+        var bits: array<Chunk, ALL_WEIGHTS>;
 #if rows == 1
         // The next chunk is loaded before this one is multiplied; after the last one, that one again.
-        var next: array<Chunk, WEIGHTS>;
-#for r in weight_rows
+        var next: array<Chunk, ALL_WEIGHTS>;
+#for r in all_weight_rows
+#if glu
+        choose_layer(#{r // n_weight_rows}u);
+#endif
         next[#{r}] = load(row_#{r}, min(lane_of(), params.w.chunks - 1u));
 #endfor
 #endif
         for (var chunk = lane_of(); chunk < params.w.chunks; chunk += LANES) {
-#for r in weight_rows
+#for r in all_weight_rows
+#if glu
+            choose_layer(#{r // n_weight_rows}u);
+#endif
 #if rows == 1
             bits[#{r}] = next[#{r}];
             next[#{r}] = load(row_#{r}, min(chunk + LANES, params.w.chunks - 1u));
@@ -375,7 +447,7 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
 #for i in run.quads
             add_quad(&bits, &acts_of, chunk, #{i}u, &run_#{run.at});
 #endfor
-#for r in weight_rows
+#for r in all_weight_rows
             let line_#{run.at}_#{r} = line_of(bits[#{r}], #{run.at}u);
 #for m in step_rows
             sum_#{r}_#{m} += run_sum(
@@ -386,19 +458,35 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
 #endfor
         }
 #else
+        // Two layers one after the other: decoded chunks of both would take too many registers.
+#for r in all_weight_rows
+#if glu
+        choose_layer(#{r}u);
+#endif
         for (var chunk = lane_of(); chunk < params.w.chunks; chunk += LANES) {
             let values = decode(row, chunk);
 #for m in step_rows
-            sum_0_#{m} += dot_of(values, acts_#{m}, chunk);
+            sum_#{r}_#{m} += dot_of(values, acts_#{m}, chunk);
 #endfor
         }
+#endfor
 #endif
     }
+#if normed and rows == 1
+    workgroupBarrier();
+    norm_of_row = norm_factor(params.stride, params.norm_eps);
+#endif
 #for m in step_rows
-#for r in weight_rows
+#for r in all_weight_rows
     let all_#{r}_#{m} = sum_of_lanes(sum_#{r}_#{m});
+#endfor
+#for r in weight_rows
     if (lane_of() == 0u && row + #{r}u < #{w}.rows && first + #{m}u < n_rows()) {
+#if glu
+        finished(all_#{r}_#{m}, all_#{r + n_weight_rows}_#{m}, row + #{r}u, first + #{m}u);
+#else
         finished(all_#{r}_#{m}, row + #{r}u, first + #{m}u);
+#endif
     }
 #endfor
 #endfor
@@ -412,17 +500,35 @@ fn sum(a: Acc, b: Acc) -> Acc {
 fn sixteen(codes: vec4<u32>, q: vec4<u32>) -> Acc {
     return (four(codes.x, q.x) + four(codes.y, q.y)) + (four(codes.z, q.z) + four(codes.w, q.w));
 }
-#elif runs
+#else
+
+// The i-th quad of a row of activations.
+fn act_quad(row_at: u32, i: u32) -> vec4<f32> {
+    let x = bitcast<vec4<f32>>(acts[row_at + i]);
+#if normed and rows == 1
+    let a = x * norms[params.norm_at + i];
+#if runs
+    if (HAS_MINIMUM) {
+        // Rounded before it is added to a total, as if it had been stored.
+        return bitcast<vec4<f32>>(bitcast<vec4<u32>>(a) ^ vec4(step_zero()));
+    }
+#endif
+    return a;
+#else
+    return x;
+#endif
+}
+#if runs
 
 // Sums over a run: of codes times activations, per row of W and of the step, and of activations.
 struct Sums {
-    products: array<array<f32, ROWS>, WEIGHTS>,
+    products: array<array<f32, ROWS>, ALL_WEIGHTS>,
     total: array<f32, ROWS>,
 }
 
 // Adds the i-th quad of a chunk. Calls have a constant i, so that inlined, no index is a variable.
 fn add_quad(
-    bits: ptr<function, array<Chunk, WEIGHTS>>,
+    bits: ptr<function, array<Chunk, ALL_WEIGHTS>>,
     acts_of: ptr<function, array<u32, ROWS>>,
     chunk: u32,
     i: u32,
@@ -430,12 +536,12 @@ fn add_quad(
 ) {
     let at = place(chunk, i);
 #for m in step_rows
-    let a_#{m} = bitcast<vec4<f32>>(acts[(*acts_of)[#{m}] + at]);
+    let a_#{m} = act_quad((*acts_of)[#{m}], at);
     if (HAS_MINIMUM) {
         (*run).total[#{m}] += (a_#{m}.x + a_#{m}.y) + (a_#{m}.z + a_#{m}.w);
     }
 #endfor
-#for r in weight_rows
+#for r in all_weight_rows
     let q_#{r} = quad((*bits)[#{r}], i);
 #for m in step_rows
     (*run).products[#{r}][#{m}] = dot_and(q_#{r}, a_#{m}, (*run).products[#{r}][#{m}]);
@@ -462,10 +568,11 @@ fn run_sum(products: f32, total: f32, line: vec2<f32>) -> f32 {
 fn dot_of(values: array<vec4<f32>, CHUNK_QUADS>, row_at: u32, chunk: u32) -> f32 {
     var sum = 0.0;
 #for i in quads
-    sum += dot(values[#{i}], bitcast<vec4<f32>>(acts[row_at + place(chunk, #{i}u)]));
+    sum += dot(values[#{i}], act_quad(row_at, place(chunk, #{i}u)));
 #endfor
     return sum;
 }
+#endif
 #endif
 #else
 // Many rows: a workgroup owns a tile of ROWS rows of W (x) and ROWS rows of the step (y), and each of its 64
@@ -485,6 +592,8 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
     choose_expert(workgroup.z);
 #elif heads
     choose_head(workgroup.z);
+#elif glu
+    choose_layer(0u);
 #elif layers
     if (first_row >= params.layers[workgroup.z].w.rows) {
         return;
@@ -494,20 +603,33 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
     let across = thread % 8u;
     let down = thread / 8u;
     var sums: Sums;
-    for (var piece = 0u; piece < tile_pieces(); piece++) {
-        bring(piece, first_row, first);
-        workgroupBarrier();
-        add_piece(across, down, &sums);
-        workgroupBarrier();
-    }
+    add_pieces(first_row, first, &sums);
+#if glu
+    var sums_of_up: Sums;
+    choose_layer(1u);
+    add_pieces(first_row, first, &sums_of_up);
+#endif
     for (var j = 0u; j < 4u; j++) {
         let r = first + down + 8u * j;
         for (var i = 0u; i < 4u; i++) {
             let row = first_row + across + 8u * i;
             if (row < #{w}.rows && r < n_rows()) {
+#if glu
+                finished(sums[j][i], sums_of_up[j][i], row, r);
+#else
                 finished(sums[j][i], row, r);
+#endif
             }
         }
+    }
+}
+
+fn add_pieces(first_row: u32, first: u32, sums: ptr<function, Sums>) {
+    for (var piece = 0u; piece < tile_pieces(); piece++) {
+        bring(piece, first_row, first);
+        workgroupBarrier();
+        add_piece(thread % 8u, thread / 8u, sums);
+        workgroupBarrier();
     }
 }
 
@@ -615,14 +737,24 @@ fn finish(at: u32, y: f32) {
 
 #include "lib/activation.wgsl"
 
-// FfnIn: h[r] = act(Wg n) * (Wu n), or act(Wu n) without a gate. The gate's dispatch stores act(Wg n), and
-// the dispatch of `up` multiplies it; without a gate, `up` is the only dispatch.
+// FfnIn: h[r] = act(Wg n) * (Wu n), or act(Wu n) without a gate. If gate and up do not share a dispatch, the
+// gate's stores act(Wg n), and that of `up` multiplies it.
 fn finish(at: u32, y: f32) {
     if (params.what == TIMES || params.what == TIMES_CLAMPED) {
         out[at] *= factor_of_up(params.what, y);
     } else {
         out[at] = activated(params.what, y);
     }
+}
+#elif stage == "glu"
+#include "lib/floats.wgsl"
+
+#include "lib/activation.wgsl"
+
+// FfnIn: h[r] = act(Wg n) * (Wu n).
+fn finish(at: u32, gate: f32, up: f32) {
+    let times = select(TIMES, TIMES_CLAMPED, params.what == ACT_CLAMPED);
+    out[at] = activated(params.what, gate) * factor_of_up(times, up);
 }
 #elif stage == "logits"
 #include "lib/floats.wgsl"

@@ -1,6 +1,15 @@
 // Sample: tokens[o] = a token picked by logits[o]; NaN is treated as minus infinity. Two kernels: the first
 // finds the largest logits of parts of each row, the second compares these or draws.
+//
+// A row of logits is divided into lists, LISTS for each of `blocks` workgroups of the first kernel: block b
+// has the stretches of THREADS logits whose number modulo `blocks` is b, and its list i the LANES logits from
+// LANES i on of each.
+#if best
+#set lanes_type = "vec2<u32>"
+#set reduce_lanes = [("largest_of_lanes", "larger")]
+#else
 #set reduce = [("reduce_best", "vec2<u32>", "larger")]
+#endif
 #include "lib/main.wgsl"
 
 struct Params {
@@ -9,6 +18,8 @@ struct Params {
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
+
+const LISTS: u32 = THREADS / LANES;
 
 // A logit and its id as a pair that is ordered by logit, and for equal logits by descending id. NaN is below
 // all others.
@@ -51,21 +62,22 @@ fn logit_of(c: vec2<u32>) -> f32 {
 }
 
 #if best
-// First kernel: best[o, x] = the largest candidate of one part of a row of logits: the stretches of THREADS
-// logits whose number modulo the number of workgroups is x.
+// First kernel: best[o, list] = the largest candidate of a list.
 //
-// A workgroup owns one such part (x) of one row of logits (y). Reads the logits once.
+// A workgroup owns the lists of a block (x) of one row of logits (y), and a slot one of them. Reads the
+// logits once.
 @group(0) @binding(2) var<storage, read> logits: array<u32>;
 @group(0) @binding(3) var<storage, read_write> best: array<vec2<u32>>;
 
 fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
     var mine = vec2(0u);
-    for (var id = workgroup.x * THREADS + thread; id < params.n_vocab; id += workgroups.x * THREADS) {
+    let first = workgroup.x * THREADS + slot_of() * LANES + lane_of();
+    for (var id = first; id < params.n_vocab; id += workgroups.x * THREADS) {
         mine = larger(mine, candidate(logits[workgroup.y * params.n_vocab + id], id));
     }
-    mine = reduce_best(mine);
-    if (thread == 0u) {
-        best[workgroup.y * params.blocks + workgroup.x] = mine;
+    mine = largest_of_lanes(mine);
+    if (lane_of() == 0u) {
+        best[(workgroup.y * params.blocks + workgroup.x) * LISTS + slot_of()] = mine;
     }
 }
 #else
@@ -73,10 +85,11 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
 //
 // Greedy: the largest logit (the lowest id among equals) is one of the first kernel's candidates.
 //
-// A draw from the top_k largest reads the logits twice. Each thread finds its largest logit; the top_k-th
-// largest of these is at most the top_k-th largest of the row, so the second pass collects all logits that
-// reach it: few more than top_k, unless the largest logits are at distances that are multiples of THREADS.
-// Then they are found one by one. Top-p, min-p, temperature and the draw follow, as program/sampling.rs
+// A draw from the top_k largest: the top_k-th largest of the lists' largest logits is at most the top_k-th
+// largest of the row, so all logits that reach it are collected. They are in the lists whose largest reaches
+// it, about top_k of them: few more than top_k logits, unless many of the largest are in one list. Then they
+// are found one by one. If there are fewer lists than a draw may need, each thread finds its largest logit,
+// and all logits are read again. Top-p, min-p, temperature and the draw follow, as program/sampling.rs
 // defines them; the first thread computes their sums in order, as pairs of floats.
 #include "lib/floats.wgsl"
 
@@ -113,6 +126,9 @@ var<workgroup> weights: array<f32, MAX_TOP_K>;
 // threads.
 var<workgroup> n_kept: atomic<u32>;
 var<workgroup> n_shared: u32;
+// Lists, modulo ROOM, that have a candidate, and their number.
+var<workgroup> hits: array<u32, ROOM>;
+var<workgroup> n_hits: atomic<u32>;
 
 fn how_of(o: u32) -> How {
     let at = step[4] + 8u * o;
@@ -160,21 +176,74 @@ fn sort_kept(n: u32) {
     }
 }
 
-fn collect(at: u32, top_k: u32) {
-    kept[thread] = largest_below(at, ABOVE_ALL);
-    if (thread == 0u) {
-        atomicStore(&n_kept, 0u);
+// Keeps a candidate that is at least `least`.
+fn keep_from(least: vec2<u32>, c: vec2<u32>) {
+    if (!is_below(c, least)) {
+        let place = atomicAdd(&n_kept, 1u);
+        if (place < ROOM) {
+            kept[place] = c;
+        }
     }
-    sort_kept(THREADS);
+}
+
+// The largest candidate of the lists i, i + ROOM and so on of row o.
+fn largest_of_lists(o: u32, i: u32) -> vec2<u32> {
+    let n_lists = params.blocks * LISTS;
+    var mine = vec2(0u);
+    for (var list = i; list < n_lists; list += ROOM) {
+        mine = larger(mine, best[o * n_lists + list]);
+    }
+    return mine;
+}
+
+// Keeps all candidates of row o that reach the top_k-th largest of the lists' largest.
+fn collect_from_lists(o: u32, top_k: u32) {
+    for (var i = thread; i < ROOM; i += THREADS) {
+        kept[i] = largest_of_lists(o, i);
+    }
+    sort_kept(ROOM);
     let least = kept[top_k - 1u];
     workgroupBarrier();
-    for (var id = thread; id < params.n_vocab; id += THREADS) {
-        let c = candidate(logits[at + id], id);
-        if (!is_below(c, least)) {
-            let place = atomicAdd(&n_kept, 1u);
-            if (place < ROOM) {
-                kept[place] = c;
-            }
+    for (var i = thread; i < ROOM; i += THREADS) {
+        if (!is_below(largest_of_lists(o, i), least)) {
+            hits[atomicAdd(&n_hits, 1u)] = i;
+        }
+    }
+    workgroupBarrier();
+    let n_lists = params.blocks * LISTS;
+    let stretches = (params.n_vocab + THREADS - 1u) / THREADS;
+    let rounds = (stretches + params.blocks - 1u) / params.blocks;
+    // Logits of a list, and of all lists of a hit.
+    let of_list = rounds * LANES;
+    let of_hit = (n_lists + ROOM - 1u) / ROOM * of_list;
+    let n_jobs = atomicLoad(&n_hits) * of_hit;
+    for (var job = thread; job < n_jobs; job += THREADS) {
+        let list = hits[job / of_hit] + job % of_hit / of_list * ROOM;
+        let i = job % of_list;
+        let stretch = list / LISTS + i / LANES * params.blocks;
+        let id = stretch * THREADS + list % LISTS * LANES + i % LANES;
+        if (list < n_lists && id < params.n_vocab) {
+            keep_from(least, candidate(logits[o * params.n_vocab + id], id));
+        }
+    }
+}
+
+// Leaves the top_k largest candidates of row o at the beginning of `kept`.
+fn collect(o: u32, top_k: u32) {
+    let at = o * params.n_vocab;
+    if (thread == 0u) {
+        atomicStore(&n_kept, 0u);
+        atomicStore(&n_hits, 0u);
+    }
+    if (params.blocks * LISTS >= 2u * MAX_TOP_K) {
+        collect_from_lists(o, top_k);
+    } else {
+        kept[thread] = largest_below(at, ABOVE_ALL);
+        sort_kept(THREADS);
+        let least = kept[top_k - 1u];
+        workgroupBarrier();
+        for (var id = thread; id < params.n_vocab; id += THREADS) {
+            keep_from(least, candidate(logits[at + id], id));
         }
     }
     workgroupBarrier();
@@ -275,8 +344,8 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
     let how = how_of(o);
     if (how.top_k == 1u) {
         var mine = vec2(0u);
-        for (var i = thread; i < params.blocks; i += THREADS) {
-            mine = larger(mine, best[o * params.blocks + i]);
+        for (var i = thread; i < ROOM; i += THREADS) {
+            mine = larger(mine, largest_of_lists(o, i));
         }
         mine = reduce_best(mine);
         if (thread == 0u) {
@@ -284,7 +353,7 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
         }
         return;
     }
-    collect(o * params.n_vocab, how.top_k);
+    collect(o, how.top_k);
     let first = workgroupUniformLoad(&kept[0]);
     // With an infinite maximum there is no distribution to draw from.
     if ((first.x == 0xff800000u) || first.x <= 0x007fffffu) {
