@@ -379,7 +379,8 @@ struct BlockQuant {
 struct RoundedParams {
     /* [rows, row_bytes] in the shared memory layout of cuda/lib/input.cuh, and one RowQuant per row; both
      * padded to whole tiles. Quantised by block: the layout of cuda/lib/linear_codes.cuh, and [blocks of
-     * columns, rows], the rows in whole tiles. */
+     * columns, rows], the rows in whole tiles; for weights in octets that of cuda/stage/quantize_octets.cu.
+     * `blocks` are after `rows`. */
     POINTER(uint8_t) rows;
     POINTER(struct RowQuant) quants;
     POINTER(struct BlockQuant) blocks;

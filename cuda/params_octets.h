@@ -20,4 +20,12 @@
 #define OCTET_CODES_BYTES 2048
 #define OCTET_SCALES_BYTES 512
 
+/* Kernels of octets for more batch rows, whose quantised rows take the memory of `rows` and `blocks` of
+ * RoundedParams, one after the other (stage/quantize_octets.cu): batch rows of a tile; bytes of a row's scale
+ * and scaled sum in a block of columns; and bytes of shared memory of a block of threads, of which most GPUs
+ * have room for two. */
+#define MANY_ROWS 64
+#define MANY_QUANT_BYTES 12
+#define MANY_SHARED_BYTES 50176
+
 #endif

@@ -2,7 +2,7 @@
 //
 //   mma_u8_16x8x32                       mma_s8_16x8x32 with an unsigned first operand
 //   mma_tf32_16x8x8(c, a, b)             c += a b over floats of which 11 bits of the mantissa count; from
-//                                        sm_80 on
+//                                        sm_80 on; mma_tf32_16x8x4 likewise
 //   kBulkCopies or has_bulk_copies()     true from sm_90 on: copies of any length, which a barrier counts;
 //                                        others copy 16 bytes per thread (cp_async16)
 //   CopyBarrier                          8 bytes of shared memory, aligned to 8
@@ -49,6 +49,16 @@ DEVICE void mma_tf32_16x8x8(float (&c)[4], const uint32_t (&a)[4], const uint32_
         "{%0, %1, %2, %3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#endif
+}
+
+// The same with columns of a and rows of b halved.
+DEVICE void mma_tf32_16x8x4(float (&c)[4], const uint32_t (&a)[2], uint32_t b) {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
+    asm("mma.sync.aligned.m16n8k4.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(b));
 #endif
 }
 
@@ -141,6 +151,10 @@ DEVICE void mma_tf32_16x8x8(float (&c)[4], const uint32_t (&a)[4], const uint32_
         memcpy(col, of.col[i % 2], sizeof of.col[0]);
         c[i] = simt::truncated_sum(c[i], row, col);
     }
+}
+
+DEVICE void mma_tf32_16x8x4(float (&c)[4], const uint32_t (&a)[2], uint32_t b) {
+    mma_tf32_16x8x8(c, {a[0], a[1], 0, 0}, {b, 0});
 }
 
 using simt::barrier_expect;

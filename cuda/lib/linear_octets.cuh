@@ -46,28 +46,46 @@ struct OctetShared {
 };
 static_assert(sizeof(OctetShared) == OCTET_FIXED_BYTES, "the host asks for as much");
 
-// Adds the products of a block of columns under one scale to a lane's sums of 16 weight rows by 8 batch rows.
+// Adds a lane's integers of a block of columns, which start at kSumBits, times their scales to its sums.
 // `of_acts` has the scales of batch rows 2 member and 2 member + 1. These have 22 bits
 // (stage/quantize_octets.cu), so their products with the 1.5 x 2^23 of kSumBits are exact and leave the sum
 // of a block in one fmaf.
+DEVICE void add_scaled(
+    float (&to)[4], const int32_t (&bits)[4], const float (&scales)[2], const float (&of_acts)[2]
+) {
+    float start = __int_as_float(kSumBits), less[2] = {-start * of_acts[0], -start * of_acts[1]};
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        float sum = fmaf(of_acts[i % 2], __int_as_float(bits[i]), less[i % 2]);
+        to[i] = fmaf(scales[i / 2], sum, to[i]);
+    }
+}
+
+// Adds the products of a block of columns under one scale to a lane's sums of 16 weight rows by 8 batch rows.
 template <bool Unsigned>
 DEVICE void add_bytes(
     float (&to)[4], const uint32_t (&upper)[2], const uint32_t (&lower)[2], const float (&scales)[2],
     const uint32_t (&b)[2], const float (&of_acts)[2]
 ) {
     uint32_t a[4] = {upper[0], lower[0], upper[1], lower[1]};
-    float start = __int_as_float(kSumBits), less[2] = {-start * of_acts[0], -start * of_acts[1]};
     int32_t bits[4];
     if constexpr (Unsigned) {
         mma_u8_16x8x32(bits, a, b, kSumBits);
     } else {
         mma_s8_16x8x32(bits, a, b, kSumBits);
     }
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        float sum = fmaf(of_acts[i % 2], __int_as_float(bits[i]), less[i % 2]);
-        to[i] = fmaf(scales[i / 2], sum, to[i]);
-    }
+    add_scaled(to, bits, scales, of_acts);
+}
+
+// The same for half a block.
+DEVICE void add_half_bytes(
+    float (&to)[4], uint32_t upper, uint32_t lower, const float (&scales)[2], uint32_t b,
+    const float (&of_acts)[2]
+) {
+    uint32_t a[2] = {upper, lower};
+    int32_t bits[4];
+    mma_s8_16x8x16(bits, a, b, kSumBits);
+    add_scaled(to, bits, scales, of_acts);
 }
 
 // The two octets of a unit, as the rows of weights at which they begin. The row of a slot is in one of them.
@@ -248,7 +266,8 @@ struct OctetProducts {
         const uint8_t* quants = acts + kTiles * OCTET_CODES_BYTES + member * 2 * sizeof(float);
         float(&scales)[16][2 * kBlocksOfSpan + 4] = shared.scales[warp];
         const uint8_t* own = weights + lane % 16 / OCTET_ROWS * kOctetBytes;
-        T::octet_scales(T::row_of(own, lane % OCTET_ROWS, kind), lane / 16, scales[lane % 16]);
+        typename T::Head head = T::octet_head(T::row_of(own, lane % OCTET_ROWS, kind), lane / 16);
+        T::octet_scales(head, lane / 16, kind, scales[lane % 16]);
         __syncwarp();
         typename T::Row rows[2] = {
             T::row_of(weights, quartet, kind), T::row_of(weights + kOctetBytes, quartet, kind)

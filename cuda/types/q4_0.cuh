@@ -83,10 +83,23 @@ struct Q4_0 : AffineCodes<Q4_0, 32, 32> {
     }
 
     // lib/linear_octets.cuh: writes the scales of blocks 4 half .. 4 half + 3 of a row to `to + 4 half`.
-    DEVICE static void octet_scales(const Row& row, uint32_t half, float* to) {
-        uint2 four = load8(row.octets + kScales + row.row * 16 + half * 8);
+    using Head = uint2;
+    DEVICE static Head octet_head(const Row& row, uint32_t half) {
+        return load8(row.octets + kScales + row.row * 16 + half * 8);
+    }
+    DEVICE static void octet_scales(const Head& four, uint32_t half, NoKind, float* to) {
         float2 first = floats_of_half2(four.x), last = floats_of_half2(four.y);
         store4(to + 4 * half, first.x * 0.0625f, first.y * 0.0625f, last.x * 0.0625f, last.y * 0.0625f);
+    }
+
+    // lib/linear_octets_many.cuh
+    static constexpr uint32_t kStages = 2, kMore = 0, kMoreBytes = 0;
+    DEVICE static void stage_codes(
+        const uint8_t* const (&halves)[2], uint32_t block, uint32_t (&out)[2]
+    ) {
+        uint32_t word = load4(halves[block % 2] + block / 2 * kRunBytes);
+        out[0] = nibbles(word, 0);
+        out[1] = nibbles(word, 1);
     }
 
     DEVICE static float value(const LinearParams& w, uint32_t row, uint32_t col) {

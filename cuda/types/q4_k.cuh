@@ -137,8 +137,11 @@ struct Q4K : AffineCodes<Q4K, 32, 16> {
 
     // lib/linear_octets.cuh: writes the scales of groups 4 half .. 4 half + 3 of a row to `to`, for codes in
     // place if there are no fifth bits, their minimums to `to + 8`, and the factor of these to `to[16]`.
-    DEVICE static void octet_scales(const Row& row, uint32_t half, float* to) {
-        uint4 head = load16(row.octets + kHeads + row.row * 16);
+    using Head = uint4;
+    DEVICE static Head octet_head(const Row& row, uint32_t) {
+        return load16(row.octets + kHeads + row.row * 16);
+    }
+    DEVICE static void octet_scales(const Head& head, uint32_t half, Kind kind, float* to) {
         uint32_t scales = head.y & 0x3f3f3f3fu, mins = head.z & 0x3f3f3f3fu;
         if (half) {
             scales = (head.w & 0x0f0f0f0fu) | (head.y >> 2 & 0x30303030u);
@@ -146,7 +149,7 @@ struct Q4K : AffineCodes<Q4K, 32, 16> {
         }
         // The minimums' scale with the opposite sign.
         float2 of_block = floats_of_half2(head.x ^ 0x80000000u);
-        float high = has_high(row.kind) ? of_block.x : of_block.x * 0.0625f;
+        float high = has_high(kind) ? of_block.x : of_block.x * 0.0625f;
         float of_scales[4], of_mins[4];
         floats_of_codes_times(scales, of_block.x, high, of_scales);
         floats_of_codes(mins, of_mins);
@@ -158,6 +161,16 @@ struct Q4K : AffineCodes<Q4K, 32, 16> {
     DEVICE static void nibbles(const Part& part, uint32_t group, uint32_t (&out)[2]) {
 #pragma unroll
         for (uint32_t t = 0; t < 2; t++) out[t] = part.low[t] & (group ? 0xf0f0f0f0u : 0x0f0f0f0fu);
+    }
+
+    // lib/linear_octets_many.cuh, without fifth bits
+    static constexpr uint32_t kStages = 2, kMore = 0, kMoreBytes = 0;
+    DEVICE static void stage_codes(
+        const uint8_t* const (&halves)[2], uint32_t block, uint32_t (&out)[2]
+    ) {
+#pragma unroll
+        for (uint32_t t = 0; t < 2; t++)
+            out[t] = load4(halves[t] + block / 2 * kRunBytes) & (block % 2 ? 0xf0f0f0f0u : 0x0f0f0f0fu);
     }
 
     DEVICE static float value(const LinearParams& w, uint32_t row, uint32_t col) {

@@ -145,14 +145,35 @@ struct Q6K : AffineCodes<Q6K, 64, 16> {
     }
 
     // lib/linear_octets.cuh: writes both scales of blocks 4 half .. 4 half + 3 of a row to `to + 8 half`.
-    DEVICE static void octet_scales(const Row& row, uint32_t half, float* to) {
-        float scale = float_of_half(scale_at(row.octets, row.row)), first[4], second[4];
-        floats_of_bytes(groups_of(row.octets, row.row, 2 * half), first);
-        floats_of_bytes(groups_of(row.octets, row.row, 2 * half + 1), second);
+    struct Head {
+        uint32_t groups[2];
+        uint16_t scale;
+    };
+    DEVICE static Head octet_head(const Row& row, uint32_t half) {
+        uint2 groups = load8(row.octets + kGroups + row.row * 16 + half * 8);
+        return {{groups.x, groups.y}, scale_at(row.octets, row.row)};
+    }
+    DEVICE static void octet_scales(const Head& head, uint32_t half, NoKind, float* to) {
+        float scale = float_of_half(head.scale), first[4], second[4];
+        floats_of_bytes(head.groups[0], first);
+        floats_of_bytes(head.groups[1], second);
 #pragma unroll
         for (int i = 0; i < 4; i += 2)
             store4(to + 8 * half + 2 * i, scale * first[i], scale * second[i], scale * first[i + 1],
                 scale * second[i + 1]);
+    }
+
+    // lib/linear_octets_many.cuh: a stage is a half block, whose high bits follow its low bits.
+    static constexpr uint32_t kStages = 2, kMore = 4 * kRunBytes, kMoreBytes = kRunBytes;
+    DEVICE static void stage_codes(
+        const uint8_t* const (&halves)[2], uint32_t block, uint32_t (&out)[2]
+    ) {
+#pragma unroll
+        for (uint32_t t = 0; t < 2; t++) {
+            uint32_t low = load4(halves[t] + block % 2 * kRunBytes) >> (block / 2 * 4);
+            uint32_t high = load4(halves[t] + 2 * kRunBytes) >> (2 * block);
+            out[t] = bytes_less<32>((low & 0x0f0f0f0fu) | (high & 0x03030303u) << 4);
+        }
     }
 
     DEVICE static float value(const LinearParams& w, uint32_t row, uint32_t col) {

@@ -78,10 +78,22 @@ struct Q8_0 : AffineCodes<Q8_0, 16, 16> {
     }
 
     // lib/linear_octets.cuh: writes the scales of blocks 4 half .. 4 half + 3 of a row to `to + 4 half`.
-    DEVICE static void octet_scales(const Row& row, uint32_t half, float* to) {
-        uint2 four = load8(row.octets + kScales + row.row * 16 + half * 8);
+    using Head = uint2;
+    DEVICE static Head octet_head(const Row& row, uint32_t half) {
+        return load8(row.octets + kScales + row.row * 16 + half * 8);
+    }
+    DEVICE static void octet_scales(const Head& four, uint32_t half, NoKind, float* to) {
         float2 first = floats_of_half2(four.x), last = floats_of_half2(four.y);
         store4(to + 4 * half, first.x, first.y, last.x, last.y);
+    }
+
+    // lib/linear_octets_many.cuh
+    static constexpr uint32_t kStages = 4, kMore = 0, kMoreBytes = 0;
+    DEVICE static void stage_codes(
+        const uint8_t* const (&halves)[2], uint32_t block, uint32_t (&out)[2]
+    ) {
+#pragma unroll
+        for (uint32_t t = 0; t < 2; t++) out[t] = load4(halves[t] + block * kRunBytes);
     }
 
     // Four values from column `col` on, a multiple of 4.

@@ -147,6 +147,20 @@ pub trait WeightBytes: Send + Sync {
     fn read_at(&self, at: usize, into: &mut [u8]) -> std::io::Result<()>;
 }
 
+/// A set of kernels that a device can use instead of its usual ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OtherKernels {
+    /// Name in messages.
+    pub name: &'static str,
+    /// Rows of steps, each of which takes other kernels of the set.
+    pub rows: &'static [usize],
+}
+
+impl OtherKernels {
+    /// Most rows of such a step.
+    pub const MOST_ROWS: usize = 128;
+}
+
 /// Runs programs.
 pub trait Backend: Send {
     /// Its name in [`REGISTRY`].
@@ -166,16 +180,15 @@ pub trait Backend: Send {
         None
     }
 
-    /// Name of a second set of kernels for stages of a program, if the device has one and no option chooses
-    /// between them: a self-test may compare both and choose the faster one. Programs that are compiled later
-    /// use it if [`use_other_kernels`](Self::use_other_kernels) says so.
-    fn other_kernels(&self, _p: &Program) -> Option<&'static str> {
-        None
+    /// Sets of kernels for stages of a program that the device has besides its usual ones, if no option
+    /// chooses between them: a self-test may compare each set with the usual ones and choose the faster.
+    fn other_kernels(&self, _p: &Program) -> Vec<OtherKernels> {
+        Vec::new()
     }
 
-    /// Chooses between the sets of kernels for the programs that are compiled from now on. Uploaded weights
-    /// serve both.
-    fn use_other_kernels(&mut self, _yes: bool) {}
+    /// Chooses between a set of kernels and the usual ones for the programs that are compiled from now on.
+    /// Uploaded weights serve both.
+    fn use_other_kernels(&mut self, _kernels: OtherKernels, _yes: bool) {}
 
     /// Number of devices that share the layers of a program.
     fn n_devices(&self) -> usize {

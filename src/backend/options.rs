@@ -115,7 +115,7 @@ options! {
         stream_slots: usize, StreamSlots;
         /// Smallest batch for which streamed weights are copied to the GPU.
         op_offload_min_batch: MinBatch, MinBatch;
-        /// On a GPU, the kernels for steps of 2 to 64 rows: those that stream weights through shared memory.
+        /// On a GPU, the kernels for steps of several rows: those that stream weights through shared memory.
         octets: Octets, Octets;
         /// Layers whose weights stay in memory on the CPU; the others are read in every step.
         resident_layers: Resident, ResidentLayers;
@@ -229,11 +229,12 @@ impl FromStr for GpuLayers {
     }
 }
 
-/// The kernels of block types for steps of 2 to 64 rows on a GPU: those that stream weights, stored in octets
+/// The kernels of block types for steps of several rows on a GPU: those that stream weights, stored in octets
 /// (8 rows by 256 columns), through shared memory, or those that load them to registers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Octets {
-    /// Streamed if the self-test has found that to be right and faster on this GPU.
+    /// Streamed if the self-test has found that to be right and faster on this GPU: one choice for steps of 2
+    /// to 64 rows, and one for larger ones.
     #[default]
     Auto,
     /// Streamed where a type has such kernels.

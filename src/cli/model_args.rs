@@ -132,7 +132,7 @@ pub struct DeviceArgs {
     /// their layers: auto (measured), a number of rows (1: always copy), or off (never copy) [default: auto]
     #[arg(long, value_name = "N", value_parser = word::<MinBatch>())]
     op_offload_min_batch: Option<MinBatch>,
-    /// Kernels of a GPU for steps of 2 to 64 rows that stream weights through shared memory: auto (if the
+    /// Kernels of a GPU for steps of several rows that stream weights through shared memory: auto (if the
     /// self-test has found them right and faster), on, off (cuda) [default: auto]
     #[arg(long, value_name = "WHEN", value_parser = word::<Octets>())]
     octets: Option<Octets>,

@@ -5,10 +5,10 @@
 use std::time::Instant;
 
 use super::names;
-use crate::backend::{self, Backend, BackendError, Opened, cache_dir};
+use crate::backend::{self, Backend, BackendError, Opened, OtherKernels, cache_dir};
 use crate::engine::{EngineOptions, FewLayers};
 use crate::gguf::Gguf;
-use crate::selftest::{self, Passes};
+use crate::selftest::{self, Choice, Passes};
 
 /// Candidate backends for the options, in the order in which they are tried. A backend that fails its
 /// self-test is replaced by the error.
@@ -25,14 +25,19 @@ pub fn backends(gguf: &Gguf, options: &EngineOptions, self_test: bool) -> Vec<Op
 fn trusted(mut backend: Box<dyn Backend>, gguf: &Gguf, options: &EngineOptions) -> Opened {
     let Some(device) = backend.self_test_key() else { return Ok(backend) };
     // Errors in the model and missing kernels are reported when it is loaded.
-    let Ok(layers) = FewLayers::of(gguf, options, &*backend, &selftest::LAYER_STEPS) else {
+    let steps = [&selftest::LAYER_STEPS[..], &[OtherKernels::MOST_ROWS]].concat();
+    let Ok(layers) = FewLayers::of(gguf, options, &*backend, &steps) else {
         return Ok(backend);
     };
     let what = format!("{device}, {}", selftest::kinds(&layers.program));
     let passes = Passes::in_folder(cache_dir());
-    let choice = passes.choice(&what);
-    if passes.has(&what) && (choice.is_some() || backend.other_kernels(&layers.program).is_none()) {
-        backend.use_other_kernels(choice.is_some_and(|choice| choice.taken));
+    let sets = backend.other_kernels(&layers.program);
+    let take = |backend: &mut dyn Backend, choices: &[Choice]| {
+        sets.iter().zip(choices).for_each(|(set, choice)| backend.use_other_kernels(*set, choice.taken));
+    };
+    let kept: Option<Vec<_>> = sets.iter().map(|set| passes.choice(&what, set.name)).collect();
+    if let Some(choices) = kept.filter(|_| passes.has(&what)) {
+        take(&mut *backend, &choices);
         return Ok(backend);
     }
     let name = backend.name();
@@ -43,8 +48,8 @@ fn trusted(mut backend: Box<dyn Backend>, gguf: &Gguf, options: &EngineOptions) 
         Some(detail) => Ok(Err(detail)),
         None => selftest::choose(&layers, &mut *backend).map(Ok),
     });
-    let choice = match checked {
-        Ok(Ok(choice)) => choice,
+    let choices = match checked {
+        Ok(Ok(choices)) => choices,
         Ok(Err(detail)) => return Err(wrong(format!("{detail} (--no-self-test skips this check)"))),
         Err(err) => {
             return match err.downcast().map(|err| *err) {
@@ -55,12 +60,12 @@ fn trusted(mut backend: Box<dyn Backend>, gguf: &Gguf, options: &EngineOptions) 
         }
     };
     passes.keep(&what);
-    choice.iter().for_each(|choice| passes.keep_choice(&what, choice));
+    choices.iter().for_each(|choice| passes.keep_choice(&what, choice));
     let seconds = start.elapsed().as_secs_f64();
     let passed = "passed a self-test for this model's layers, which is repeated only when these, the \
                   driver or the kernels change";
     names::note("note", &format!("{name}: {} {passed} ({seconds:.1} s)", backend.device()));
-    if let Some(choice) = &choice {
+    for choice in &choices {
         names::note("note", &format!("{name}: {choice}"));
     }
     // Dropping the backend frees the models of the test.
@@ -69,6 +74,6 @@ fn trusted(mut backend: Box<dyn Backend>, gguf: &Gguf, options: &EngineOptions) 
         "auto" => backend::open(name, options.n_threads()),
         _ => options.device.open(options.n_threads()),
     }?;
-    backend.use_other_kernels(choice.is_some_and(|choice| choice.taken));
+    take(&mut *backend, &choices);
     Ok(backend)
 }

@@ -22,15 +22,16 @@ impl Passes {
         Some(self.dir.as_ref()?.join(format!("passed-{:08x}", crc32fast::hash(what.as_bytes()))))
     }
 
-    /// The kernels that were chosen after the test `what`, if there was a choice.
-    pub fn choice(&self, what: &str) -> Option<Choice> {
-        self.choices().into_iter().find(|(of, _)| of == what).map(|(_, choice)| choice)
+    /// The choice of the kernels `name` after the test `what`, if there was one.
+    pub fn choice(&self, what: &str, name: &str) -> Option<Choice> {
+        let is_it = |(of, choice): &(String, Choice)| of == what && choice.name == name;
+        self.choices().into_iter().find(is_it).map(|(_, choice)| choice)
     }
 
     /// Records the kernels that were chosen after the test `what`.
     pub fn keep_choice(&self, what: &str, choice: &Choice) {
         let Choice { name, taken, why } = choice;
-        let (Some(dir), Some(path)) = (&self.dir, self.path(what)) else { return };
+        let (Some(dir), Some(path)) = (&self.dir, self.path(&format!("{what}\n{name}"))) else { return };
         let path = path.with_extension("kernels");
         let text = format!("{what}\n{name}\n{taken}\n{why}\n");
         let _ = fs::create_dir_all(dir).and_then(|()| fs::write(path, text));
@@ -75,10 +76,13 @@ mod tests {
         passes().keep("a card");
         assert!(passes().has("a card") && !passes().has("another card"));
         let choice = Choice { name: "octets".into(), taken: true, why: "8 rows 5 us, otherwise 9".into() };
+        let other = Choice { name: "octets for prompts".into(), taken: false, ..choice.clone() };
         passes().keep_choice("a card", &choice);
-        assert_eq!(passes().choice("a card"), Some(choice.clone()));
-        assert_eq!(passes().choice("another card"), None);
-        assert_eq!(passes().choices(), [("a card".to_owned(), choice)]);
+        assert_eq!(passes().choices(), [("a card".to_owned(), choice.clone())]);
+        passes().keep_choice("a card", &other);
+        assert_eq!(passes().choice("a card", "octets"), Some(choice));
+        assert_eq!(passes().choice("a card", "octets for prompts"), Some(other));
+        assert_eq!(passes().choice("another card", "octets"), None);
         let nowhere = Passes::in_folder(None);
         nowhere.keep("a card");
         assert!(!nowhere.has("a card"));

@@ -41,8 +41,13 @@ pub struct Counting {
 
 impl Counting {
     pub fn card(bytes: u64) -> Self {
-        let limits =
-            Limits { multiprocessors: 48, shared_bytes: 99 << 10, prefetch_bytes: 0, streams_octets: false };
+        let limits = Limits {
+            multiprocessors: 48,
+            shared_bytes: 99 << 10,
+            prefetch_bytes: 0,
+            streams_octets: false,
+            streams_prompts: false,
+        };
         let (used, locked, recorded) = Default::default();
         Self { on: None, bytes, used, locked, limits, recorded }
     }

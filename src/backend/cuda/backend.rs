@@ -13,17 +13,30 @@ use super::sample;
 use super::stream::{Layout, Stream, Streaming};
 use super::weight::{DeviceWeight, Mma, Products, WeightFormat};
 use crate::{
-    Backend, BackendError, DeviceMemory, Exec, KvPage, MinBatch, Octets, Opened, OptionId, Plan, StageTime,
-    WeightId,
+    Backend, BackendError, DeviceMemory, Exec, KvPage, MinBatch, Octets, Opened, OptionId, OtherKernels,
+    Plan, StageTime, WeightId,
 };
 use sterna_program::{ActQuant, Buf, Linear, Program, Sampling, Step, Weight};
+
+/// Kernels that stream octets, which are faster than others on a GPU.
+#[derive(Clone, Copy, Default)]
+struct Faster {
+    few: bool,
+    prompts: bool,
+}
+
+/// The kernels that stream octets for a few rows, and those for more: their names for messages, and the rows
+/// that each of them is timed with.
+const OF_FEW: OtherKernels = OtherKernels { name: "octets", rows: &[8, 16, 32, 64] };
+const OF_PROMPTS: OtherKernels =
+    OtherKernels { name: "octets for prompts", rows: &[OtherKernels::MOST_ROWS] };
 
 /// Runs programs on a GPU.
 pub struct Cuda {
     pub(super) driver: Box<dyn Driver>,
-    /// The choice between kernels that stream octets and others; `is_faster` is what a self-test has found.
+    /// The choice between kernels that stream octets and others, and what a self-test has found to be faster.
     octets: Octets,
-    is_faster: bool,
+    faster: Faster,
     /// The timing of stages, if enabled.
     profiling: Option<Profiling>,
     /// The layers whose weights stay in host memory, if any.
@@ -65,7 +78,7 @@ impl Cuda {
         Self {
             driver,
             octets: Octets::Auto,
-            is_faster: false,
+            faster: Faster::default(),
             profiling: None,
             streaming: None,
             open_processor: None,
@@ -103,12 +116,12 @@ impl Cuda {
 
     /// The properties of the GPU, with the chosen kernels.
     fn limits(&self) -> Limits {
-        let streams_octets = match self.octets {
-            Octets::Auto => self.is_faster,
-            Octets::On => true,
-            Octets::Off => false,
+        let Faster { few, prompts } = match self.octets {
+            Octets::Auto => self.faster,
+            Octets::On => Faster { few: true, prompts: true },
+            Octets::Off => Faster::default(),
         };
-        Limits { streams_octets, ..self.driver.limits() }
+        Limits { streams_octets: few, streams_prompts: prompts, ..self.driver.limits() }
     }
 
     /// The same, with or without timing of stages.
@@ -214,16 +227,21 @@ impl Backend for Cuda {
         self.driver.self_test_key()
     }
 
-    fn other_kernels(&self, p: &Program) -> Option<&'static str> {
-        let in_octets = |linear: &Linear| {
-            Products::of(p.weight_decl(linear.w).ty, linear.act).and_then(Products::octets).is_some()
-        };
-        let any = p.stages.iter().any(|(_, stage)| stage.linears().1.any(in_octets));
-        (any && self.octets == Octets::Auto && self.has_octets()).then_some("octets")
+    fn other_kernels(&self, p: &Program) -> Vec<OtherKernels> {
+        if self.octets != Octets::Auto || !self.has_octets() {
+            return Vec::new();
+        }
+        let octets =
+            |linear: &Linear| Products::of(p.weight_decl(linear.w).ty, linear.act).and_then(Products::octets);
+        let all: Vec<_> =
+            p.stages.iter().flat_map(|(_, stage)| stage.linears().1.filter_map(octets)).collect();
+        let few = (!all.is_empty()).then_some(OF_FEW);
+        few.into_iter().chain(all.iter().any(|octets| octets.many).then_some(OF_PROMPTS)).collect()
     }
 
-    fn use_other_kernels(&mut self, yes: bool) {
-        self.is_faster = yes && self.has_octets();
+    fn use_other_kernels(&mut self, kernels: OtherKernels, yes: bool) {
+        let choice = if kernels == OF_PROMPTS { &mut self.faster.prompts } else { &mut self.faster.few };
+        *choice = yes;
     }
 
     fn note(&self) -> Option<String> {

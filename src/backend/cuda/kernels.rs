@@ -21,7 +21,7 @@ pub fn all() -> impl Iterator<Item = KernelName> {
     let of_rows = [combine::KERNEL, experts::ROUTE, experts::MIX, hadamard::KERNEL];
     let single = of_rows
         .into_iter()
-        .chain([weight::QUANT_BLOCKS, weight::QUANT_OCTETS])
+        .chain([weight::QUANT_BLOCKS, weight::QUANT_OCTETS, weight::QUANT_OCTETS_MANY])
         .chain(heads::KERNELS)
         .chain(post_norm::KERNELS)
         .chain(adapters::KERNELS)

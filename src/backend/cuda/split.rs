@@ -13,7 +13,9 @@ use super::driver::{Driver, Piece};
 use super::exec::Compiled;
 use super::profile::Profiling;
 use super::sample;
-use crate::{Backend, BackendError, DeviceMemory, Exec, KvPage, Octets, Plan, StageTime, WeightId};
+use crate::{
+    Backend, BackendError, DeviceMemory, Exec, KvPage, Octets, OtherKernels, Plan, StageTime, WeightId,
+};
 use sterna_program::{ActQuant, Buf, Part, Program, RowsOf, Sampling, Step};
 
 /// Runs programs on several GPUs.
@@ -258,14 +260,15 @@ impl Backend for Split {
         Some(format!("layers over {}", each.join("; ")))
     }
 
-    /// The name if all GPUs have them.
-    fn other_kernels(&self, p: &Program) -> Option<&'static str> {
-        let each: Option<Vec<_>> = self.cards.iter().map(|card| card.other_kernels(p)).collect();
-        each?.first().copied()
+    /// Those that all GPUs have.
+    fn other_kernels(&self, p: &Program) -> Vec<OtherKernels> {
+        let mut each = self.cards.iter().map(|card| card.other_kernels(p));
+        let first = each.next().unwrap_or_default();
+        each.fold(first, |all, of_card| all.into_iter().filter(|one| of_card.contains(one)).collect())
     }
 
-    fn use_other_kernels(&mut self, yes: bool) {
-        self.cards.iter_mut().for_each(|card| card.use_other_kernels(yes));
+    fn use_other_kernels(&mut self, kernels: OtherKernels, yes: bool) {
+        self.cards.iter_mut().for_each(|card| card.use_other_kernels(kernels, yes));
     }
 
     fn n_devices(&self) -> usize {

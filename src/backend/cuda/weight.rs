@@ -49,10 +49,12 @@ pub struct OctetFormat {
     pub bytes: usize,
     /// Most tiles of rows of the step for which there is a kernel.
     pub most_tiles: OctetTiles,
+    /// True if there is a kernel for more rows than these have.
+    pub many: bool,
 }
 
-const fn in_octets(bytes: usize, most_tiles: OctetTiles) -> Option<OctetFormat> {
-    Some(OctetFormat { bytes, most_tiles })
+const fn in_octets(bytes: usize, most_tiles: OctetTiles) -> OctetFormat {
+    OctetFormat { bytes, most_tiles, many: true }
 }
 
 /// Operands of a type's kernels on tensor cores.
@@ -110,25 +112,25 @@ pub static WEIGHT_FORMATS: &[WeightFormat] = &[
     WeightFormat { mma: None, ..floats(&types::Bf16, &types::Bf16, 8, padded_rows) },
     WeightFormat { mma: None, ..floats(&types::F32, &types::F32, 4, padded_rows) },
     WeightFormat {
-        octets: in_octets(octets::Q8_0_BYTES, OctetTiles::Four),
+        octets: Some(in_octets(octets::Q8_0_BYTES, OctetTiles::Four)),
         ..floats(&types::Q8_0, &types::Q8_0, 16, octets::q8_0)
     },
     WeightFormat {
-        octets: in_octets(octets::Q4_0_BYTES, OctetTiles::Eight),
+        octets: Some(in_octets(octets::Q4_0_BYTES, OctetTiles::Eight)),
         ..floats(&types::Q4_0, &types::Q4_0, 32, octets::q4_0)
     },
     WeightFormat {
-        octets: in_octets(octets::Q6_K_BYTES, OctetTiles::Four),
+        octets: Some(in_octets(octets::Q6_K_BYTES, OctetTiles::Four)),
         ..floats(&types::Q6K, &types::Q6K, 64, octets::q6_k)
     },
     WeightFormat {
         kind: Some(0),
-        octets: in_octets(octets::Q4_K_BYTES, OctetTiles::Eight),
+        octets: Some(in_octets(octets::Q4_K_BYTES, OctetTiles::Eight)),
         ..floats(&types::Q4K, &types::Q4K, 32, octets::q4_k)
     },
     WeightFormat {
         kind: Some(1),
-        octets: in_octets(octets::Q5_K_BYTES, OctetTiles::Eight),
+        octets: Some(OctetFormat { many: false, ..in_octets(octets::Q5_K_BYTES, OctetTiles::Eight) }),
         ..floats(&types::Q5K, &types::Q4K, 32, octets::q5_k)
     },
     WeightFormat {
@@ -318,13 +320,13 @@ impl Products {
         self.mma == Some(Mma::Codes)
     }
 
-    /// The octets, if kernels for a few rows can stream them.
+    /// The octets, if kernels can stream them.
     pub fn octets(self) -> Option<OctetFormat> {
         self.format.octets.filter(|_| self.by_block())
     }
 
     /// The kernel that quantises rows for those on tensor cores, if any; for products of octets it is
-    /// [`QUANT_OCTETS`].
+    /// [`QUANT_OCTETS`] or [`QUANT_OCTETS_MANY`].
     pub fn quantize_kernel(self) -> Option<KernelName> {
         let mma = self.mma.filter(|mma| mma.rounds())?;
         Some(if mma == Mma::Codes { QUANT_BLOCKS } else { self.kernel(QUANTIZE, "") })
@@ -364,14 +366,16 @@ impl Products {
     }
 }
 
-/// Kernels that quantise rows for those on tensor cores: the stage name for types, and the kernels for codes
-/// and for codes in octets.
+/// Kernels that quantise rows for those on tensor cores: the stage name for types, and the kernels for codes,
+/// and for a few and for many rows of codes in octets.
 pub const QUANTIZE: &str = "quantize";
 pub const QUANT_BLOCKS: KernelName = KernelName::of(QUANTIZE, "blocks");
 pub const QUANT_OCTETS: KernelName = KernelName::of(QUANTIZE, "octets");
+pub const QUANT_OCTETS_MANY: KernelName = KernelName::of(QUANTIZE, "octets_many");
 const _: () = {
     assert!(params::QUANT_COLS as usize == ActQuant::BLOCK);
     assert!(OCTET_COLS.is_multiple_of(MMA_CODES_COLS));
+    assert!(params::MMA_CODES_ROWS.is_multiple_of(params::MANY_ROWS), "buffers have whole tiles of rows");
     assert!(params::QUANT_ZERO_BITS == ActQuant::NOTHING.to_bits());
 };
 

@@ -293,14 +293,17 @@ fn self_test_runs_once_per_card_and_configuration() {
     make(&model, "q4_k", "q6_k");
     assert!(tested("card=small ordered", &["-m", &model]));
     assert!(!tested("card=small ordered", &["-m", &model]));
-    // Two sets of kernels were timed for each of these two, of which only one is kept.
+    // Two sets of kernels were timed with the usual ones for each of these two.
     let listed = sterna_with_cache("card=small ordered", dir.path(), &["devices", "--verbose"]);
     let choices = text(&listed.stdout);
     let choices: Vec<_> = choices.lines().filter(|line| line.contains("kernels of octets ")).collect();
-    assert_eq!(choices.len(), 2, "{choices:?}");
-    for choice in choices {
+    let (prompts, few): (Vec<_>, Vec<_>) =
+        choices.into_iter().partition(|choice| choice.contains("kernels of octets for prompts "));
+    assert_eq!((few.len(), prompts.len()), (2, 2), "{few:?}, {prompts:?}");
+    for choice in few {
         assert!(choice.contains("used: 8 rows ") && choice.contains("; 32 rows "), "{choice}");
     }
+    assert!(prompts.iter().all(|choice| choice.contains("used: 128 rows ")), "{prompts:?}");
 }
 
 /// Kernels of octets that are wrong on a card are named and not used there; `--octets on` uses them
@@ -310,18 +313,22 @@ fn wrong_kernels_of_octets_are_not_chosen() {
     let dir = tempfile::tempdir().expect("a folder");
     let model = dir.path().join("q4_k.gguf").display().to_string();
     make(&model, "q4_k", "q6_k");
-    let run = |more: &[&str]| {
-        let wrong = "card=small ordered wrong=proj_add__q4_k__octets16";
+    let run = |wrong: &str, more: &[&str]| {
+        let wrong = &format!("card=small ordered wrong=proj_add__q4_k__{wrong}");
         let output = sterna(wrong, &[&RUN[..], &["--backend", "cuda", "-m", &model], more].concat());
         assert!(output.status.success(), "{}", text(&output.stderr));
         (text(&output.stdout), text(&output.stderr))
     };
-    let (tested, stderr) = run(&[]);
+    let (tested, stderr) = run("octets16", &[]);
     let want = "kernels of octets not used: stage proj_add over 16 rows of this model differs by ";
     assert!(stderr.contains(want), "{stderr}");
     let no_test = ["--no-self-test"];
-    assert_eq!(run(&no_test).0, tested, "without a self-test the usual kernels run");
-    assert_ne!(run(&[&no_test[..], &["--octets", "on"]].concat()).0, tested);
+    assert_eq!(run("octets16", &no_test).0, tested, "without a self-test the usual kernels run");
+    assert_ne!(run("octets16", &[&no_test[..], &["--octets", "on"]].concat()).0, tested);
+    let (_, stderr) = run("octets_many", &[]);
+    let want =
+        "kernels of octets for prompts not used: stage proj_add over 128 rows of this model differs by ";
+    assert!(stderr.contains(want), "{stderr}");
 }
 
 /// Writes a model of two layers with matrices of type `ty` and an embedding and head of type `head_ty`.

@@ -80,13 +80,16 @@ pub struct Limits {
     pub prefetch_bytes: u64,
     /// True if a few rows are multiplied by kernels that stream octets of weights through shared memory.
     pub streams_octets: bool,
+    /// True if many rows are.
+    pub streams_prompts: bool,
 }
 
 impl Limits {
     /// The limits of a GPU.
     fn of(multiprocessors: u32, shared_bytes: u32, l2_bytes: u64) -> Self {
         // A quarter, so that data that the running kernel reads again stays cached. Not measured.
-        Self { multiprocessors, shared_bytes, prefetch_bytes: l2_bytes / 4, streams_octets: false }
+        let prefetch_bytes = l2_bytes / 4;
+        Self { multiprocessors, shared_bytes, prefetch_bytes, streams_octets: false, streams_prompts: false }
     }
 }
 

@@ -6,10 +6,10 @@ use crate::cuda::driver::Limits;
 use crate::cuda::occupancy;
 use crate::cuda::octets::OctetTiles;
 use crate::cuda::params::{
-    LINEAR_HEADER_BYTES, LINEAR_ROWS, LINEAR_THREADS, MMA_CODES_ROWS, MMA_CODES_SHARED_BYTES,
-    MMA_FEW_TILE_BYTES, MMA_HALVES_SHARED_BYTES, MMA_INTS_COLS, MMA_INTS_SHARED_BYTES, MMA_ROWS,
-    OCTET_CODES_BYTES, OCTET_COLS, OCTET_FIXED_BYTES, OCTET_MAX_SLOTS, OCTET_SCALES_BYTES, OCTET_SLOTS_BYTES,
-    OCTET_UNITS,
+    LINEAR_HEADER_BYTES, LINEAR_ROWS, LINEAR_THREADS, MANY_ROWS, MANY_SHARED_BYTES, MMA_CODES_ROWS,
+    MMA_CODES_SHARED_BYTES, MMA_FEW_TILE_BYTES, MMA_HALVES_SHARED_BYTES, MMA_INTS_COLS,
+    MMA_INTS_SHARED_BYTES, MMA_ROWS, OCTET_CODES_BYTES, OCTET_COLS, OCTET_FIXED_BYTES, OCTET_MAX_SLOTS,
+    OCTET_SCALES_BYTES, OCTET_SLOTS_BYTES, OCTET_UNITS,
 };
 use crate::cuda::weight::Products;
 
@@ -89,6 +89,7 @@ impl Problem {
             Matmul::Few => self.few(),
             Matmul::Codes => self.codes(),
             Matmul::Octets(tiles) => self.octets(tiles),
+            Matmul::OctetsMany => self.octets_many(),
         }
     }
 
@@ -155,6 +156,13 @@ impl Problem {
         let slots = (OCTET_SLOTS_BYTES as usize / slot_bytes).min(OCTET_MAX_SLOTS as usize);
         let shared_bytes = OCTET_FIXED_BYTES as usize + slots * slot_bytes;
         self.on_tensor_cores(spans.min(self.multiprocessors()), shared_bytes)
+    }
+
+    /// Blocks have whole tiles, which are not split, because the order of a sum depends on that.
+    fn octets_many(&self) -> Geometry {
+        let shared_bytes = MANY_SHARED_BYTES as usize;
+        let tiles = tiles_of_octets(self.work.rows) * self.rows.div_ceil(MANY_ROWS as usize);
+        self.on_tensor_cores(tiles.min(self.resident(shared_bytes)), shared_bytes)
     }
 
     /// If tiles leave multiprocessors idle, each tile has only half as many rows of weights.

@@ -9,7 +9,7 @@ use crate::cuda::driver::{Launch, Limits};
 use crate::cuda::kernel_name::KernelName;
 use crate::cuda::op::Op;
 use crate::cuda::params::{LogitsParams, OCTET_ROWS};
-use crate::cuda::weight::{NO_LINEAR, Products, QUANT_BLOCKS, QUANT_OCTETS, layer_params};
+use crate::cuda::weight::{NO_LINEAR, Products, QUANT_BLOCKS, QUANT_OCTETS, QUANT_OCTETS_MANY, layer_params};
 use sterna_program::{Linear, Program, RowsOf};
 
 /// Layers of one input, which is prepared once and quantised by block once. Neighbours with the same kind of
@@ -83,7 +83,8 @@ impl Op for Layers<'_> {
     }
 
     fn launches(&self, cx: &Cx<'_>) -> Vec<Launch> {
-        let by_block = [QUANT_BLOCKS, QUANT_OCTETS].map(|kernel| cx.driver.kernel(&kernel.to_string()));
+        let by_block = [QUANT_BLOCKS, QUANT_OCTETS, QUANT_OCTETS_MANY];
+        let by_block = by_block.map(|kernel| cx.driver.kernel(&kernel.to_string()));
         let (mut all, mut prepared, mut rounded) = (Vec::new(), None, None);
         let mut left = &self.layers[..];
         while let [(layer, _), ..] = left {

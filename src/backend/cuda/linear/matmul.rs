@@ -28,6 +28,8 @@ pub enum Matmul {
     /// The same as `Few`, with weights in octets that are streamed through shared memory, for as many tiles
     /// of 8 rows at a time.
     Octets(OctetTiles),
+    /// The same for more rows.
+    OctetsMany,
 }
 
 impl Matmul {
@@ -44,21 +46,25 @@ impl Matmul {
 
     /// The ways of products with weights in octets.
     pub fn of_octets(products: Products) -> impl Iterator<Item = Self> {
-        let most = products.octets().map(|octets| octets.most_tiles);
-        OctetTiles::ALL.into_iter().filter(move |tiles| Some(*tiles) <= most).map(Self::Octets)
+        let octets = products.octets();
+        let most = octets.map(|octets| octets.most_tiles);
+        let few = OctetTiles::ALL.into_iter().filter(move |tiles| Some(*tiles) <= most).map(Self::Octets);
+        few.chain(octets.filter(|octets| octets.many).map(|_| Self::OctetsMany))
     }
 
     /// The way for `rows` rows of `cols` inputs. `in_octets` as in `Work`.
     pub fn choose(products: Products, limits: Limits, cols: usize, rows: usize, in_octets: bool) -> Self {
-        let few_rows = limits.streams_octets && in_octets && rows <= OCTET_MAX_ROWS as usize;
-        let octets = products.octets().filter(|_| few_rows);
+        let few = rows <= OCTET_MAX_ROWS as usize;
+        let streams = if few { limits.streams_octets } else { limits.streams_prompts };
+        let octets = products.octets().filter(|octets| streams && in_octets && (few || octets.many));
         match products.mma {
             Some(mma) if rows >= mma.least_rows() => match mma {
                 Mma::Ints => Self::Ints,
                 Mma::IntBlocks => Self::IntBlocks,
                 Mma::Halves => Self::Halves,
                 Mma::Codes => match octets {
-                    Some(octets) => Self::Octets(OctetTiles::of_rows(rows, octets.most_tiles)),
+                    Some(octets) if few => Self::Octets(OctetTiles::of_rows(rows, octets.most_tiles)),
+                    Some(_) => Self::OctetsMany,
                     None if rows <= MMA_FEW_ROWS as usize => Self::Few,
                     None => Self::Codes,
                 },
@@ -81,6 +87,7 @@ impl Matmul {
             Self::Octets(OctetTiles::Two) => "octets16",
             Self::Octets(OctetTiles::Four) => "octets32",
             Self::Octets(OctetTiles::Eight) => "octets64",
+            Self::OctetsMany => "octets_many",
         }
     }
 

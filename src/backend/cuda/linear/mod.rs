@@ -17,10 +17,11 @@ use super::hadamard;
 pub use super::input::{Input, norm};
 use super::kernel_name::KernelName;
 use super::params::{
-    BlockQuant, InputParams, LINEAR_THREADS, MMA_CODES_ROWS, MMA_ROWS, NextWeights, OCTET_MAX_ROWS,
-    QUANT_BLOCKS, QUANT_BLOCKS_COLS, QUANT_NONE, QUANT_ROWS, QuantParams, RoundedParams, RowQuant,
+    BlockQuant, InputParams, LINEAR_THREADS, MANY_QUANT_BYTES, MMA_CODES_ROWS, MMA_ROWS, NextWeights,
+    OCTET_MAX_ROWS, QUANT_BLOCKS, QUANT_BLOCKS_COLS, QUANT_NONE, QUANT_ROWS, QuantParams, RoundedParams,
+    RowQuant,
 };
-use super::weight::{Mma, Products, QUANT_OCTETS};
+use super::weight::{Mma, Products, QUANT_OCTETS, QUANT_OCTETS_MANY};
 use crate::{BackendError, Macs};
 use geometry::{Geometry, Problem, Work, tiles_of_ints, tiles_of_octets};
 use matmul::Matmul;
@@ -42,7 +43,9 @@ pub fn together(p: &Program, linears: &[&Linear]) -> Option<Products> {
 fn kernels(stage: &'static str, products: Products) -> impl Iterator<Item = KernelName> {
     let matmuls = Matmul::variants(products.mma).iter().copied().chain(Matmul::of_octets(products));
     let matmuls = matmuls.map(move |matmul| products.kernel(stage, matmul.kind()));
-    matmuls.chain(products.quantize_kernel()).chain(products.octets().map(|_| QUANT_OCTETS))
+    let of_octets =
+        products.octets().map(|octets| [Some(QUANT_OCTETS), octets.many.then_some(QUANT_OCTETS_MANY)]);
+    matmuls.chain(products.quantize_kernel()).chain(of_octets.into_iter().flatten().flatten())
 }
 
 /// The kernels that prepare the input of layers.
@@ -146,7 +149,11 @@ pub fn launches_from<T: bytemuck::Pod>(
         part_chunks: part_chunks as u32,
     };
     let quantize = products.quantize_kernel().filter(|_| matmul.is_on_tensor_cores()).map(|kernel| {
-        let kernel = if matches!(matmul, Matmul::Octets(_)) { QUANT_OCTETS } else { kernel };
+        let kernel = match matmul {
+            Matmul::Octets(_) => QUANT_OCTETS,
+            Matmul::OctetsMany => QUANT_OCTETS_MANY,
+            _ => kernel,
+        };
         // Meanwhile the weights of the products are prefetched into the GPU's cache.
         let bytes = w.ty.row_bytes(w.cols).expect("it was uploaded") * w.rows;
         let next = NextWeights { data: w.data, bytes: (bytes as u64).min(cx.limits.prefetch_bytes) };
@@ -214,10 +221,14 @@ pub fn rounded<A: Allocator + ?Sized>(
     let of_ints = any * 2 * multiprocessors * 2 * tile_bytes(MMA_ROWS);
     let sums = usize::from(of_octets > 0) * multiprocessors * 2 * tile_bytes(OCTET_MAX_ROWS);
     let mut alloc = |bytes: usize| on.buffer("quantised layer inputs", bytes as u64);
+    // Together, because products of many rows in octets have them in another order.
+    let codes_bytes = rows * row_bytes;
+    let of_block = if limits.streams_prompts { MANY_QUANT_BYTES as usize } else { size_of::<BlockQuant>() };
+    let codes = alloc(codes_bytes + rows * row_blocks * of_block)?;
     Ok(RoundedParams {
-        rows: alloc(rows * row_bytes)?,
+        rows: codes,
         quants: alloc(any * rows * size_of::<RowQuant>())?,
-        blocks: alloc(rows * row_blocks * size_of::<BlockQuant>())?,
+        blocks: codes + codes_bytes as u64,
         sums: alloc(sums.max(of_ints))?,
         arrived: alloc(4 * tiles.max(of_octets))?,
     })
