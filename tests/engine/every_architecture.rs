@@ -200,10 +200,11 @@ fn latent_attention_on_devices_matches_the_reference() {
     }
 }
 
-/// xIELU and gates with softplus on devices: models that have them match the reference.
+/// xIELU, gates with softplus and alternating updates on devices: models that have them match the reference.
 #[test]
-fn apertus_and_laguna_on_devices_match_the_reference() {
-    for name in ["apertus", "laguna"] {
+fn apertus_laguna_and_gemma3n_on_devices_match_the_reference() {
+    // Gemma 3n rescales its streams and cuts its gates, which amplifies roundings.
+    for (name, most) in [("apertus", 1e-5), ("laguna", 1e-5), ("gemma3n", 5e-5)] {
         let (path, tokens, want) = golden(name);
         let largest = want.iter().copied().map(f32::abs).fold(0.0, f32::max);
         let options = EngineOptions {
@@ -223,7 +224,7 @@ fn apertus_and_laguna_on_devices_match_the_reference() {
                 got.iter().zip(&want).map(|(got, want)| (got - want).abs() / largest).fold(0.0, f32::max);
             eprintln!("{name}, {device}: {far:.1e}");
             // f32 sums in another order.
-            assert!(got.len() == want.len() && far <= 1e-5, "{name}, {device}: {far:e}");
+            assert!(got.len() == want.len() && far <= most, "{name}, {device}: {far:e}");
         }
     }
 }
