@@ -337,6 +337,16 @@ impl Config {
         let of_kinds = self.get(&["rope_parameters"]);
         let of_rope = of_kinds.map(|rope| rope.get("full_attention").unwrap_or(rope));
         let of_rope = of_rope.and_then(|rope| rope.get(SHARE)).and_then(Json::as_f64);
+        // MiniMax M2's number of elements, in place of a share.
+        if let Some(rotated) = self.count(&["rotary_dim"])? {
+            return match rotated <= head_dim && rotated.is_multiple_of(2) {
+                true => Ok(rotated),
+                false => {
+                    let want = format!("an even number up to {head_dim}");
+                    Err(self.wrong("rotary_dim", &want, self.get(&["rotary_dim"])))
+                }
+            };
+        }
         // The second is GPT-NeoX's name.
         let share = of_rope.map_or_else(|| self.number(&[SHARE, "rotary_pct"]), |share| Ok(Some(share)))?;
         let Some(share) = share else { return Ok(head_dim) };

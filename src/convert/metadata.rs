@@ -9,6 +9,7 @@ use super::card::Front;
 use super::config::{Config, RopeScaling};
 use super::names::Components;
 use super::pooling::{self, Pooling};
+use super::recurrent::Recurrent;
 use super::shape::Shape;
 use super::{ConvertError, card, names};
 use sterna_gguf::{Array, Metadata, TensorInfo, Value, ValueType};
@@ -48,8 +49,9 @@ pub fn write(
     if let Some(ffn) = shape.ffn {
         set("feed_forward_length", count(ffn));
     }
-    set("attention.head_count", count(shape.n_heads));
-    if arch.rope != Rope::None {
+    let attends = shape.recurrent.as_ref().is_none_or(Recurrent::is_hybrid);
+    set("attention.head_count", count(if attends { shape.n_heads } else { 0 }));
+    if arch.rope != Rope::None || shape.n_kv_heads != shape.n_heads {
         set("attention.head_count_kv", count(shape.n_kv_heads));
     }
     let epsilon = match arch.layer_norm {
@@ -188,6 +190,19 @@ pub fn write(
     if name == "gptneox" {
         const PARALLEL: &str = "use_parallel_residual";
         set(PARALLEL, Value::Bool(config.bool(&[PARALLEL]) != Some(false)));
+    }
+    if let Some(bound) = config.positive(&["clip_qkv"])?.filter(|_| name == "olmo") {
+        set("attention.clamp_kqv", Value::F32(bound as f32));
+    }
+    if name == "minimax-m2" {
+        // A sigmoid.
+        set("expert_gating_func", count(2));
+    }
+    if name == "starcoder" && config.str(&["activation_function"]) == Some("gelu") {
+        notes.push(
+            "readers of GGUF compute GELU of StarCoder by its approximation with tanh, the model exactly"
+                .to_owned(),
+        );
     }
     if name == "mistral3" {
         for (from, to) in config.rope_numbers(&[

@@ -43,13 +43,22 @@ pub struct Mamba {
 }
 
 impl Mamba {
+    /// Reads the sizes of hybrids, whose keys also name attention's.
     fn read(config: &Config) -> Result<Self, ConvertError> {
+        const HEADS: &[&str] = &["mamba_n_heads", "mamba_num_heads"];
+        const HEAD: &[&str] = &["mamba_d_head", "mamba_head_dim"];
+        const GROUPS: &[&str] = &["mamba_n_groups", "n_groups"];
+        Self::read_by(config, [HEADS, HEAD, GROUPS, &["mamba_d_state", "ssm_state_size"]])
+    }
+
+    /// Reads the numbers of heads, their length, the number of groups, and the elements of B.
+    fn read_by(config: &Config, keys: [&[&'static str]; 4]) -> Result<Self, ConvertError> {
         const LIMITS: &str = "time_step_limit";
-        let n_heads = config.require(&["mamba_n_heads", "mamba_num_heads"])?;
-        let n_groups = config.require(&["mamba_n_groups", "n_groups"])?;
+        let [heads, head, groups, state] = keys;
+        let (n_heads, n_groups) = (config.require(heads)?, config.require(groups)?);
         if !n_heads.is_multiple_of(n_groups) {
-            let found = config.get(&["mamba_n_groups", "n_groups"]);
-            return Err(config.wrong("mamba_n_groups", &format!("a divisor of the {n_heads} heads"), found));
+            let want = format!("a divisor of the {n_heads} heads");
+            return Err(config.wrong(groups[0], &want, config.get(groups)));
         }
         if let Some(limits) = config.get(&[LIMITS]) {
             let (least, most) = (limits[0].as_f64().unwrap_or(0.0), &limits[1]);
@@ -58,12 +67,7 @@ impl Mamba {
                 return Err(config.wrong(LIMITS, want, Some(limits)));
             }
         }
-        Ok(Self {
-            n_heads,
-            head_dim: config.require(&["mamba_d_head", "mamba_head_dim"])?,
-            n_groups,
-            state: config.require(&["mamba_d_state", "ssm_state_size"])?,
-        })
+        Ok(Self { n_heads, head_dim: config.require(head)?, n_groups, state: config.require(state)? })
     }
 
     /// Outputs of all heads together.
@@ -190,6 +194,26 @@ impl Recurrent {
         })
     }
 
+    /// Reads the configuration of Mamba-2, whose layers have neither attention nor a feed-forward network.
+    ///
+    /// # Errors
+    /// As [`lfm2`](Self::lfm2).
+    pub fn mamba2(config: &Config) -> Result<Self, ConvertError> {
+        let keys: [&[&str]; 4] = [&["num_heads"], &["head_dim"], &["n_groups"], &["state_size"]];
+        Ok(Self {
+            layers: vec![true; config.require(&["num_hidden_layers"])?],
+            taps: config.require(TAPS)?,
+            ffn: Some(0),
+            mamba: Some(Mamba::read_by(config, keys)?),
+            ..Self::default()
+        })
+    }
+
+    /// True if there are layers with attention, or with a feed-forward network alone.
+    pub fn is_hybrid(&self) -> bool {
+        self.layers.contains(&false)
+    }
+
     /// Writes the keys with the architecture's prefix. `ffn` is the width of a feed-forward network. An MTP
     /// block has attention and a feed-forward network.
     pub fn write(
@@ -206,7 +230,7 @@ impl Recurrent {
         };
         let is_ffn = |layer: usize| layer == n_layers || self.ffns.get(layer) == Some(&true);
         let attends = |layer: usize| layer == n_layers || !self.layers[layer] && !is_ffn(layer);
-        if self.layers.contains(&true) {
+        if self.layers.contains(&true) && self.is_hybrid() {
             let kv_heads = |layer| if attends(layer) { n_kv_heads } else { 0 };
             set("attention.head_count_kv", each(&kv_heads));
         }

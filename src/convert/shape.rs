@@ -179,9 +179,13 @@ impl Shape {
     /// [`ConvertError::File`] for a key that is missing or invalid.
     pub fn read(config: &Config, arch: &Architecture, vocab: usize) -> Result<Self, ConvertError> {
         let hidden = config.require(&["hidden_size", "n_embd"])?;
-        let n_heads = config.require(&["num_attention_heads", "n_head"])?;
+        let recurrent = arch.recurrent.map(|read| read(config)).transpose()?;
+        let attends = recurrent.as_ref().is_none_or(Recurrent::is_hybrid);
+        let n_heads = if attends { config.require(&["num_attention_heads", "n_head"])? } else { 1 };
         let n_kv_heads = match config.str(&["model_type"]) {
             Some("falcon") => falcon_kv_heads(config)?,
+            // `multi_query`.
+            Some("gpt_bigcode") => Some(1),
             _ => config.count(&["num_key_value_heads"])?,
         };
         let n_kv_heads = n_kv_heads.unwrap_or(n_heads);
@@ -192,7 +196,14 @@ impl Shape {
         let latent = arch.latent.then(|| Latent::read(config)).transpose()?;
         let head_dim = match &latent {
             Some(latent) => Some(latent.key()),
-            None => config.count(&["head_dim"])?,
+            // Without attention, that is the length of a recurrence's heads.
+            None => {
+                if attends {
+                    config.count(&["head_dim"])?
+                } else {
+                    None
+                }
+            }
         };
         if head_dim.is_none() && !hidden.is_multiple_of(n_heads) {
             let found = config.get(&["num_attention_heads", "n_head"]);
@@ -201,7 +212,6 @@ impl Shape {
         let is_gpt2 = arch.layer_norm;
         // Then all layers have experts, and no key gives the width of a dense network.
         let has_experts_alone = !arch.fused.is_empty();
-        let recurrent = arch.recurrent.map(|read| read(config)).transpose()?;
         let ffn = match config.count(&["intermediate_size", "n_inner", "ffn_hidden_size"])? {
             _ if recurrent.as_ref().is_some_and(|recurrent| recurrent.ffn.is_some()) => {
                 recurrent.as_ref().and_then(|recurrent| recurrent.ffn)

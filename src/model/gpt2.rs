@@ -7,7 +7,7 @@ use sterna_program::{Act, Attend, AttnIn, FfnIn, ProjAdd, RowsOf};
 /// GPT-2.
 pub static ARCHITECTURE: Architecture = Architecture { names: &["gpt2"], build, per_layer: false };
 
-fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
+pub(super) fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
     let h = m.hyper().clone();
     let (dim, ffn_dim) = (h.dim, h.ffn_dim);
     let (q_dim, kv_dim) = (h.n_heads * h.head_dim, h.n_kv_heads * h.head_dim);

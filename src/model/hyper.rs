@@ -42,7 +42,7 @@ pub struct Hyper {
 pub struct LayerHyper {
     /// Width of the feed-forward hidden layer. In a model with recurrent blocks, 0 for one without it.
     pub ffn_dim: usize,
-    /// Number of query heads; a multiple of the KV heads.
+    /// Number of query heads; a multiple of the KV heads. 0 in a model of recurrent blocks alone.
     pub n_heads: usize,
     /// Number of key and value heads. In a model with recurrent blocks, 0 for one without attention.
     pub n_kv_heads: usize,
@@ -66,6 +66,11 @@ impl PerLayer {
     /// True if the blocks differ: a list of equal numbers above 0 is one number.
     fn is_list(&self) -> bool {
         matches!(self, Self::Each(numbers) if numbers.iter().any(|n| *n == 0 || *n != numbers[0]))
+    }
+
+    /// True if it is 0 in all blocks.
+    fn is_zero(&self) -> bool {
+        matches!(self, Self::Each(numbers) if numbers.iter().all(|n| *n == 0))
     }
 
     /// The first number above 0, or 1.
@@ -214,7 +219,8 @@ impl Hyper {
             }
         }
         let LayerHyper { ffn_dim, n_heads, n_kv_heads } = first;
-        if heads.is_list() && metadata.get(&keys.key("attention.key_length")).is_none() {
+        let differ = heads.is_list() && !heads.is_zero();
+        if differ && metadata.get(&keys.key("attention.key_length")).is_none() {
             let want = "a key_length if blocks have different numbers of heads";
             return Err(keys.wrong("attention.key_length", want, "none"));
         }
@@ -326,6 +332,11 @@ impl Keys<'_> {
     /// A number, or an array with one per block.
     fn per_layer(&self, name: &str) -> Result<PerLayer, ModelError> {
         let Some(Value::Array(array)) = self.metadata.get(&self.key(name)) else {
+            // In a model of recurrent blocks alone.
+            let has_kv_heads = self.metadata.get(&self.key("attention.head_count_kv")).is_some();
+            if self.recurs() && !has_kv_heads && self.metadata.usize(&self.key(name))? == Some(0) {
+                return Ok(PerLayer::Each(vec![0; self.n_layers]));
+            }
             return self.count(name).map(PerLayer::All);
         };
         let numbers: Option<Vec<i128>> = array.values().map(|value| value.as_int()).collect();
@@ -558,6 +569,23 @@ mod tests {
             let said = with(key, &numbers).unwrap_err();
             assert!(said.contains(key) && said.contains(want), "{key}: {said}");
         }
+    }
+
+    /// Models of recurrent blocks alone have no heads, unless they have KV heads.
+    #[test]
+    fn recurrent_blocks_alone_need_no_heads() {
+        let mut m = metadata();
+        m.remove("bitnet-b1.58.attention.head_count_kv");
+        for key in ["attention.head_count", "feed_forward_length"] {
+            m.set(format!("bitnet-b1.58.{key}"), 0_u32);
+        }
+        let refused = |m: &Metadata| Hyper::read(m, 128256).unwrap_err().to_string();
+        assert!(refused(&m).contains("attention.head_count: want 1 to"));
+        m.set("bitnet-b1.58.ssm.conv_kernel", 4_u32);
+        let none = LayerHyper { ffn_dim: 0, n_heads: 0, n_kv_heads: 0 };
+        assert_eq!(Hyper::read(&m, 128256).unwrap().layer(29), none);
+        m.set("bitnet-b1.58.attention.head_count_kv", 5_u32);
+        assert!(refused(&m).contains("attention.head_count: want 1 to"));
     }
 
     #[test]

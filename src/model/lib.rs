@@ -12,6 +12,7 @@ mod assistant;
 pub mod bert;
 pub mod bitnet;
 pub mod build;
+pub mod chatglm;
 pub mod cohere2;
 pub mod control;
 pub mod deepseek2;
@@ -45,14 +46,17 @@ pub mod laguna;
 pub mod lfm2;
 pub mod llama;
 pub mod lora;
+pub mod mamba2;
 pub mod mellum;
 pub mod minicpm;
+pub mod minimax_m2;
 pub mod mistral3;
 mod mixer;
 mod mtp;
 pub mod muse_glimmer;
 pub mod nemotron;
 pub mod nemotron_h;
+pub mod olmo;
 pub mod olmo2;
 pub mod olmoe;
 pub mod phi2;
@@ -67,6 +71,7 @@ pub mod seed_oss;
 pub mod smollm3;
 mod sparse;
 pub mod stablelm;
+pub mod starcoder;
 pub mod starcoder2;
 pub mod vision;
 mod windows;
@@ -102,6 +107,7 @@ pub static REGISTRY: &[&Architecture] = &[
     &bitnet::ARCHITECTURE,
     &llama::ARCHITECTURE,
     &minicpm::ARCHITECTURE,
+    &minimax_m2::ARCHITECTURE,
     &qwen2::ARCHITECTURE,
     &qwen2::VL,
     &qwen3::ARCHITECTURE,
@@ -109,18 +115,21 @@ pub static REGISTRY: &[&Architecture] = &[
     &qwen35::ARCHITECTURE,
     &qwen3next::ARCHITECTURE,
     &gpt2::ARCHITECTURE,
+    &starcoder::ARCHITECTURE,
     &gptneox::ARCHITECTURE,
     &gemma3::ARCHITECTURE,
     &gemma::ARCHITECTURE,
     &gemma2::ARCHITECTURE,
     &gemma3n::ARCHITECTURE,
     &gemma4::ARCHITECTURE,
+    &olmo::ARCHITECTURE,
     &olmo2::ARCHITECTURE,
     &olmoe::ARCHITECTURE,
     &mistral3::ARCHITECTURE,
     &gpt_oss::ARCHITECTURE,
     &smollm3::ARCHITECTURE,
     &granite::ARCHITECTURE,
+    &chatglm::ARCHITECTURE,
     &glm4::ARCHITECTURE,
     &glm4moe::ARCHITECTURE,
     &deepseek2::ARCHITECTURE,
@@ -129,6 +138,7 @@ pub static REGISTRY: &[&Architecture] = &[
     &lfm2::ARCHITECTURE,
     &granite_hybrid::ARCHITECTURE,
     &falcon_h1::ARCHITECTURE,
+    &mamba2::ARCHITECTURE,
     &nemotron::ARCHITECTURE,
     &nemotron_h::ARCHITECTURE,
     &dots1::ARCHITECTURE,

@@ -9,8 +9,8 @@ use super::build::times;
 use super::sparse::Sparse;
 use super::{Architecture, Builder, LayerHyper, ModelError, Windows};
 use sterna_program::{
-    Act, Attend, AttnIn, Axis, Buf, FfnIn, GateAct, Norm, ProjAdd, ProjIn, QkNorm, QueryScale, RopeId,
-    RopeStyle,
+    Act, Attend, AttnIn, Axis, Buf, Clamp, FfnIn, GateAct, Linear, Norm, ProjAdd, ProjIn, QkNorm, QueryScale,
+    RopeId, RopeStyle,
 };
 
 /// Llama.
@@ -27,6 +27,8 @@ pub(super) struct Variant<'a> {
     pub rotates: &'a dyn Fn(usize) -> bool,
     /// True if queries, keys and values must have biases. Every layer may have them.
     pub qkv_bias: bool,
+    /// Largest magnitude of elements of queries, keys and values, if they are bounded.
+    pub qkv_bound: Option<f32>,
     /// Scope of the norms of queries and keys, if there are such norms.
     pub qk_norm: Option<QkNorm>,
     /// The function of `attn_gate`, a product of attention's input, by which its output is multiplied, if
@@ -85,6 +87,7 @@ impl Variant<'_> {
         axes: &[],
         rotates: &|_| true,
         qkv_bias: false,
+        qkv_bound: None,
         qk_norm: None,
         attn_gate: None,
         q_scale: None,
@@ -222,7 +225,10 @@ pub(super) fn layer(
 
     let norm = form.pre_norms.then(|| (form.norm)(m, &blk(form.attn_norm), dim)).transpose()?;
     let of_attention = norm.clone();
-    let [wq, wk, wv] = m.qkv(&format!("blk.{layer}"), q_dim, kv_dim, dim)?;
+    let bounds = form.qkv_bound.map(|bound| [-bound, bound]);
+    let clamp = bounds.map(|output| Clamp { input: [f32::NEG_INFINITY, f32::INFINITY], output });
+    let qkv = m.qkv(&format!("blk.{layer}"), q_dim, kv_dim, dim)?;
+    let [wq, wk, wv] = qkv.map(|linear| Linear { clamp, ..linear });
     for (name, layer, outputs) in [("q", &wq, q_dim), ("k", &wk, kv_dim), ("v", &wv, kv_dim)] {
         if form.qkv_bias && layer.bias.is_none() {
             return Err(m.lacks(&blk(&format!("attn_{name}.bias")), outputs));

@@ -21,7 +21,7 @@ use ggml_types::{QuantError, QuantType};
 
 use sterna_gguf::{self as gguf, GgufError, GgufWriter, Metadata};
 
-pub use preset::{Family, MambaForm, PRESETS, Preset, Spec, Tower};
+pub use preset::{Biases, Family, Gate, MambaForm, Norms, PRESETS, Preset, Relative, Spec, Tower};
 
 /// Reason why a model cannot be created.
 #[derive(Debug, thiserror::Error)]

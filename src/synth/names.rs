@@ -1,6 +1,6 @@
 //! Names of the tensors and metadata of each model family.
 
-use super::preset::{Family, MambaForm, Spec};
+use super::preset::{Family, Gate, MambaForm, Norms, Spec};
 use super::vocab::Vocab;
 use super::{Fill, Tensor};
 use sterna_gguf::{Array, Metadata, Value, ValueType};
@@ -32,6 +32,7 @@ fn rope_dims(spec: &Spec) -> usize {
         Family::Qwen35 { .. } | Family::Qwen3Next { .. } => (spec.head_dim / 4).max(2),
         Family::Glm4 | Family::Glm4Moe { .. } => spec.head_dim / 2,
         Family::Phi3 { rope_dims, .. } => rope_dims.min(spec.head_dim),
+        Family::Relative(relative) if relative.rope_dims > 0 => relative.rope_dims.min(spec.head_dim),
         Family::DeepSeek2 { rope_dims, .. } => rope_dims,
         _ => spec.head_dim,
     }
@@ -53,6 +54,10 @@ pub(super) fn metadata(spec: &Spec) -> Metadata {
     let mut out = Metadata::default();
     out.set("general.architecture", architecture);
     out.set("general.name", spec.name.as_str());
+    let has_layer_norms = match spec.family {
+        Family::Relative(relative) => relative.has_layer_norms(),
+        family => !family.has_rope(),
+    };
     let mut set = |key: &str, value: usize| out.set(format!("{architecture}.{key}"), value as u32);
     set("vocab_size", spec.n_vocab);
     set("context_length", spec.n_ctx);
@@ -67,8 +72,12 @@ pub(super) fn metadata(spec: &Spec) -> Metadata {
             set("feed_forward_length", family.dense_first().map_or(spec.ffn_dim, |(_, dense_dim)| dense_dim));
         }
     }
-    set("attention.head_count", spec.n_heads);
-    if spec.family.has_rope() {
+    let attends = !matches!(spec.family, Family::Mamba { form: MambaForm::Alone, .. });
+    set("attention.head_count", if attends { spec.n_heads } else { 0 });
+    if !attends {
+        set("feed_forward_length", 0);
+        out.set(format!("{architecture}.attention.layer_norm_rms_epsilon"), spec.norm_eps);
+    } else if spec.family.has_rope() {
         if !matches!(spec.family, Family::Lfm2 | Family::Lfm2Moe { .. } | Family::Mamba { .. }) {
             set("attention.head_count_kv", spec.n_kv_heads);
         }
@@ -80,17 +89,19 @@ pub(super) fn metadata(spec: &Spec) -> Metadata {
         set("attention.value_length", value);
         set("rope.dimension_count", rope_dims(spec));
         out.set(format!("{architecture}.rope.freq_base"), spec.rope_base);
-        out.set(format!("{architecture}.attention.layer_norm_rms_epsilon"), spec.norm_eps);
+        if !has_layer_norms {
+            out.set(format!("{architecture}.attention.layer_norm_rms_epsilon"), spec.norm_eps);
+        }
     }
     // llama.cpp requires it of files of Nemotron-H, too.
-    if !spec.family.has_rope() || architecture.starts_with("nemotron_h") {
+    if has_layer_norms || architecture.starts_with("nemotron_h") {
         out.set(format!("{architecture}.attention.layer_norm_epsilon"), spec.norm_eps);
     }
     if let Some((n_experts, n_used)) = spec.family.experts() {
         let mut set = |key: &str, value: usize| out.set(format!("{architecture}.{key}"), value as u32);
         set("expert_count", n_experts);
         set("expert_used_count", n_used);
-        if !matches!(spec.family, Family::Mixtral { .. }) {
+        if !matches!(spec.family, Family::Mixtral { .. } | Family::Relative(_)) {
             set("expert_feed_forward_length", spec.ffn_dim);
         }
         if spec.family.delta_net().is_some() {
@@ -157,6 +168,7 @@ pub(super) fn metadata(spec: &Spec) -> Metadata {
                 Array::from_i32s((0..spec.n_layers).map(number))
             };
             match form {
+                MambaForm::Alone => {}
                 MambaForm::Falcon => set("attention.head_count_kv", spec.n_kv_heads),
                 _ => {
                     out.set(format!("{architecture}.attention.head_count_kv"), of_layers(1, spec.n_kv_heads))
@@ -395,6 +407,9 @@ pub(super) fn tensors(spec: &Spec) -> Vec<Tensor> {
     out.norm(if of_embedding { "token_embd_norm" } else { "output_norm" }, spec.dim);
     if !spec.tied {
         out.matrix("output", spec.n_vocab, spec.dim, true);
+        if let Family::Relative(_) = spec.family {
+            out.bias("output", &[spec.n_vocab]);
+        }
     }
     out.tensors
 }
@@ -409,13 +424,23 @@ impl Tensors<'_> {
         let blk = format!("blk.{layer}");
         let Spec { family, dim, ffn_dim, n_heads, n_kv_heads, head_dim, .. } = *self.spec;
         let (q_dim, kv_dim) = (n_heads * head_dim, n_kv_heads * head_dim);
+        let relative = if let Family::Relative(relative) = family { Some(relative) } else { None };
+        let norms = relative.map(|relative| relative.norms);
         let sub_norms = family == Family::BitNet;
         let pre_norms = !matches!(family, Family::Olmo2 { .. });
         let post_norms =
             !pre_norms || matches!(family, Family::Gemma2 { .. } | Family::Gemma3 { .. } | Family::Glm4);
-        let fused_gate = matches!(family, Family::Glm4 | Family::Phi3 { .. });
+        let gate = match relative {
+            Some(relative) => relative.gate,
+            None if family == Family::Gpt2 => Gate::None,
+            None if matches!(family, Family::Glm4 | Family::Phi3 { .. }) => Gate::Fused,
+            None => Gate::Own,
+        };
         if pre_norms {
             self.norm(&format!("{blk}.attn_norm"), dim);
+        }
+        if norms == Some(Norms::TwoLayer) {
+            self.norm(&format!("{blk}.attn_norm_2"), dim);
         }
         let mut outputs = q_dim;
         if let Family::DeepSeek2 { q_rank, rank, rope_dims, value_dim, .. } = family {
@@ -427,7 +452,9 @@ impl Tensors<'_> {
             self.matrices(&format!("{blk}.attn_k_b"), &[n_heads, rank, head_dim - rope_dims], false);
             self.matrices(&format!("{blk}.attn_v_b"), &[n_heads, value_dim, rank], false);
             outputs = n_heads * value_dim;
-        } else if matches!(family, Family::Gpt2 | Family::Phi3 { .. }) {
+        } else if matches!(family, Family::Gpt2 | Family::Phi3 { .. })
+            || relative.is_some_and(|relative| relative.fused_qkv)
+        {
             self.linear(&format!("{blk}.attn_qkv"), q_dim + 2 * kv_dim, dim);
         } else {
             self.linear(&format!("{blk}.attn_q"), q_dim, dim);
@@ -438,7 +465,7 @@ impl Tensors<'_> {
             self.norm(&format!("{blk}.attn_q_norm"), head_dim);
             self.norm(&format!("{blk}.attn_k_norm"), head_dim);
         }
-        if !pre_norms {
+        if !pre_norms || relative.is_some_and(|relative| relative.row_norms) {
             self.norm(&format!("{blk}.attn_q_norm"), q_dim);
             self.norm(&format!("{blk}.attn_k_norm"), kv_dim);
         }
@@ -457,6 +484,7 @@ impl Tensors<'_> {
             Family::GptOss { .. } | Family::Glm4Moe { .. } => {
                 self.norm(&format!("{blk}.post_attention_norm"), dim);
             }
+            _ if matches!(norms, Some(Norms::OneLayer | Norms::TwoLayer)) => {}
             _ if pre_norms => self.norm(&format!("{blk}.ffn_norm"), dim),
             _ => {}
         }
@@ -465,10 +493,10 @@ impl Tensors<'_> {
         if dense_first.is_none() && self.experts(&blk, true) {
             return;
         }
-        if family != Family::Gpt2 && !fused_gate {
+        if gate == Gate::Own {
             self.linear(&format!("{blk}.ffn_gate"), ffn_dim, dim);
         }
-        self.linear(&format!("{blk}.ffn_up"), if fused_gate { 2 * ffn_dim } else { ffn_dim }, dim);
+        self.linear(&format!("{blk}.ffn_up"), if gate == Gate::Fused { 2 * ffn_dim } else { ffn_dim }, dim);
         if sub_norms {
             self.norm(&format!("{blk}.ffn_sub_norm"), ffn_dim);
         }
@@ -666,7 +694,7 @@ impl Tensors<'_> {
         match form {
             MambaForm::Granite => self.norm(&format!("{blk}.ffn_norm"), dim),
             MambaForm::Falcon => self.vector(&format!("{blk}.ffn_norm"), &[dim], Fill::NearOne),
-            MambaForm::Nemotron | MambaForm::NemotronMoe { .. } => {}
+            MambaForm::Alone | MambaForm::Nemotron | MambaForm::NemotronMoe { .. } => {}
         }
         if has_ffn && !self.experts(blk, false) {
             for (part, rows, cols) in [("gate", ffn_dim, dim), ("up", ffn_dim, dim), ("down", dim, ffn_dim)] {
@@ -722,6 +750,11 @@ impl Tensors<'_> {
     }
 
     fn norm(&mut self, name: &str, len: usize) {
+        if let Family::Relative(relative) = self.spec.family
+            && relative.norms == Norms::Bare
+        {
+            return;
+        }
         self.vector(&format!("{name}.weight"), &[len], Fill::NearOne);
         self.bias(name, &[len]);
     }
@@ -733,6 +766,7 @@ impl Tensors<'_> {
             Family::Gpt2 | Family::Bert => true,
             Family::Qwen2 | Family::Glm4 | Family::Glm4Moe { .. } => of_attention(),
             Family::GptOss { .. } => !name.ends_with("_norm"),
+            Family::Relative(relative) => relative.has_bias(name),
             _ => false,
         };
         if has_one {

@@ -95,6 +95,23 @@ fn layers_of_every_type() {
     }
 }
 
+/// The cutoff of a gate is that of its products with adapters.
+#[test]
+fn gates_with_a_cutoff() {
+    let (n_rows, cols) = (9, 96);
+    let mut case = case("adapters of a gate with a cutoff", n_rows);
+    let (x, h) = (case.buf("x", cols), case.buf("h", 160));
+    let [gate, up] = [(); 2].map(|()| {
+        let linear = case.linear(ty("f16"), 160, cols, ActQuant::None);
+        adapted(&mut case, linear)
+    });
+    let stage = FfnIn::gated(x, None, gate, up, Act::GeluTanh, h);
+    case.p.push("ffn_in", FfnIn { cutoff: Some(0.5), ..stage });
+    let inputs = vec![(x, case.numbers.values(n_rows * cols))];
+    let step = StepCase { rows: mixed(n_rows), stages: 0..1, inputs, read: vec![h] };
+    case.check(few_backends(), &with_adapters(shuffled_pages(N_SEQS, 1)), &[step]);
+}
+
 /// A program of all stages with layers, and the buffers to compare; with experts, whose inputs are quantised
 /// as given, and a soft cap of logits, or without both.
 fn stages(n_rows: usize, of_experts: Option<ActQuant>) -> (Case, Vec<Buf>) {

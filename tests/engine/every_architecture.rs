@@ -29,7 +29,13 @@ const ELSEWHERE: [(&str, [&str; 3]); 4] = [
 ];
 
 /// Names with a model that `scripts/golden/transformers` or `qwen3vl` creates, with logits by transformers.
-const OF_TRANSFORMERS: [&str; 32] = [
+const OF_TRANSFORMERS: [&str; 38] = [
+    "chatglm",
+    "olmo",
+    "olmo-bounded",
+    "starcoder",
+    "minimax-m2",
+    "mamba2",
     "gemma",
     "olmoe",
     "exaone",
@@ -117,9 +123,9 @@ fn rows(engine: &Engine, tokens: &[Vec<u32>]) -> Vec<f32> {
     }
 }
 
-/// Further models of an architecture: one whose layers differ from each other, and one with two norms before
-/// attention and the feed-forward network.
-const FURTHER: [&str; 2] = ["llama-layers", "falcon-40b"];
+/// Further models of an architecture: one whose layers differ from each other, one with two norms before
+/// attention and the feed-forward network, and one with bounds of queries, keys and values.
+const FURTHER: [&str; 3] = ["llama-layers", "falcon-40b", "olmo-bounded"];
 
 #[test]
 fn rows_match_the_reference() {
@@ -200,10 +206,12 @@ fn latent_attention_on_devices_matches_the_reference() {
     }
 }
 
-/// xIELU and gates with softplus on devices: models that have them match the reference.
+/// xIELU, gates with softplus, alternating updates and layers without attention on devices: models that have
+/// them match the reference.
 #[test]
-fn apertus_and_laguna_on_devices_match_the_reference() {
-    for name in ["apertus", "laguna"] {
+fn further_models_on_devices_match_the_reference() {
+    // Gemma 3n rescales its streams and cuts its gates, which amplifies roundings.
+    for (name, most) in [("apertus", 1e-5), ("laguna", 1e-5), ("gemma3n", 5e-5), ("mamba2", 1e-5)] {
         let (path, tokens, want) = golden(name);
         let largest = want.iter().copied().map(f32::abs).fold(0.0, f32::max);
         let options = EngineOptions {
@@ -223,7 +231,7 @@ fn apertus_and_laguna_on_devices_match_the_reference() {
                 got.iter().zip(&want).map(|(got, want)| (got - want).abs() / largest).fold(0.0, f32::max);
             eprintln!("{name}, {device}: {far:.1e}");
             // f32 sums in another order.
-            assert!(got.len() == want.len() && far <= 1e-5, "{name}, {device}: {far:e}");
+            assert!(got.len() == want.len() && far <= most, "{name}, {device}: {far:e}");
         }
     }
 }

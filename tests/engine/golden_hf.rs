@@ -104,6 +104,7 @@ fn logits_of_checkpoints_match_transformers() {
         "youtu",
         "nemotron-h-moe",
         "nemotron-3-super",
+        "mamba2",
         "gemma3n",
         "laguna",
         "laguna-elements",

@@ -29,9 +29,6 @@ const fn plain(model: &'static str, reference: &'static str) -> Case {
 /// Models in the repository; the others are in `shared/golden`.
 const IN_TREE: [&str; 2] = ["qwen3/tiny-f16.gguf", "llama-i2_s/tiny-i2_s.gguf"];
 
-/// Models that run only on the CPU.
-const CPU_ONLY: [&str; 1] = ["gemma3n/tiny-f16.gguf"];
-
 const CASES: &[Case] = &[
     plain("llama/tiny-f16.gguf", "llama/f16.hf-fp32"),
     plain("llama/tiny-llama3rope-f16.gguf", "llama/llama3rope-f16.hf-fp32"),
@@ -192,7 +189,7 @@ fn i8_block_logits_are_as_close_as_llama_cpp() {
 #[test]
 #[ignore = "thorough: scripts/test --all"]
 fn logits_on_devices_match_the_references() {
-    for case in CASES.iter().filter(|case| !CPU_ONLY.contains(&case.model)) {
+    for case in CASES {
         let Some((path, want)) = case.files() else { continue };
         let caches: &[(&str, f64)] = match case.model {
             "llama/tiny-f16.gguf"

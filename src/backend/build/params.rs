@@ -9,7 +9,7 @@ use std::path::Path;
 pub fn header(cuda: &Path) -> String {
     let read = |name| fs::read_to_string(cuda.join(name)).expect(name);
     let all = read("params.h").replace("#include \"params_attend.h\"", &read("params_attend.h"));
-    all + &["params_latent.h", "params_adapters.h", "params_octets.h"].map(read).concat()
+    all + &["params_latent.h", "params_adapters.h", "params_altup.h", "params_octets.h"].map(read).concat()
 }
 
 /// Rust declarations of a header. `bytemuck::Pod` asserts that structs have no padding.

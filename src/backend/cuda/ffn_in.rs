@@ -1,9 +1,10 @@
 //! Norm and the first half of the feed-forward network: a row of the gate and the same row of up share a
-//! warp. If no kernel computes both, or they have bounds, they are multiplied separately. The same goes for
-//! GELU with erf and xIELU, which only `combine` implements: in the kernels of the stage they would cost
-//! registers and time for all other activations.
+//! warp. If no kernel computes both, or they have bounds, they are multiplied separately. The same goes for a
+//! gate with a cutoff, which needs a whole row, and for GELU with erf and xIELU, which only `combine`
+//! implements: in the kernels of the stage they would cost registers and time for all other activations.
 
 use super::adapters;
+use super::altup::Cut;
 use super::combine::{self, Combine};
 use super::cx::{Cx, Place};
 use super::driver::{Launch, Limits};
@@ -33,18 +34,18 @@ pub fn lower<'a>(p: &Program, s: &'a FfnIn, adapted: bool) -> Ops<'a> {
     };
     let has_adapters = adapted && linears(s).iter().any(|linear| !linear.lora.is_empty());
     let mut ops: Ops<'a> = Vec::new();
-    if cutoff.is_some() {
-        // Its `kernels` rejects the cutoff.
-        return vec![Box::new(Fused(s))];
-    }
-    let is_plain = !matches!(act, Act::Gelu | Act::Xielu(_)) && linears(s).iter().all(|w| w.clamp.is_none());
-    let is_fused = is_plain && linear::together(p, &linears(s)).is_some();
+    let by_combine = cutoff.is_some() || matches!(act, Act::Gelu | Act::Xielu(_));
+    let has_bounds = linears(s).iter().any(|linear| linear.clamp.is_some());
+    let is_fused = !by_combine && !has_bounds && linear::together(p, &linears(s)).is_some();
     if is_fused && !has_adapters {
         ops.push(Box::new(Fused(s)));
     } else {
         let gate = gate.as_ref().map(|gate| (gate, Place::Kept(0)));
         let layers = gate.into_iter().chain([(up, h)]).collect();
         ops.extend(products(layers, is_fused.then(|| work(p, s))));
+        if let Some(((_, gate), cutoff)) = gate.zip(cutoff) {
+            ops.push(Box::new(Cut { gate, cols, cutoff }));
+        }
         ops.push(Box::new(Combine::by_act(act, gate.map(|(_, at)| at), h, cols)));
     }
     if let Some(share) = share {
@@ -72,11 +73,6 @@ fn input(s: &FfnIn) -> Input<'_> {
 
 impl Op for Fused<'_> {
     fn kernels(&self, p: &Program, _: Limits) -> Result<Vec<KernelName>, String> {
-        if self.0.cutoff.is_some() {
-            return Err(
-                "ffn_in: a gate with a cutoff (Gemma 3n) runs only on the CPU (backend cpu)".to_owned()
-            );
-        }
         linear::fused_kernels(p, "ffn_in", &linears(self.0), &input(self.0))
     }
 

@@ -4,7 +4,7 @@ use super::kernel_name::KernelName;
 use super::linear::matmul::Matmul;
 use super::weight::{self, Mma, Products, WeightFormat};
 use super::{
-    adapters, add_vector, attend, clamp, combine, conv, delta, experts, hadamard, heads, kv, latent_in,
+    adapters, add_vector, altup, attend, clamp, combine, conv, delta, experts, hadamard, heads, kv, latent_in,
     logits, mamba, post_norm, profile, sample,
 };
 use sterna_program::ActQuant;
@@ -25,6 +25,7 @@ pub fn all() -> impl Iterator<Item = KernelName> {
         .chain(heads::KERNELS)
         .chain(post_norm::KERNELS)
         .chain(adapters::KERNELS)
+        .chain(altup::KERNELS)
         .chain([add_vector::KERNEL, clamp::KERNEL, logits::SOFT_CAP, sample::KERNEL, profile::KERNEL]);
     with_kernels.flat_map(of_type).chain(of_codec).chain(single)
 }

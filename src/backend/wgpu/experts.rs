@@ -18,7 +18,7 @@ use sterna_program::{
 
 pub fn missing(cx: &Device<'_>, p: &Program, s: &Experts) -> Vec<String> {
     let mut missing = linear::missing(cx, p, "experts", &[&s.router]);
-    missing.extend(super::ffn_in::missing(s.act, true, None));
+    missing.extend(super::ffn_in::missing(s.act, true));
     if s.experts.len() > MAX_EXPERTS {
         missing.push(format!("more than {MAX_EXPERTS} experts"));
     }

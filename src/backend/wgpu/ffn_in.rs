@@ -1,9 +1,10 @@
 //! Norm and the first half of the feed-forward network. Gate and `up` share a dispatch if their weights have
-//! the same type; if not, the gate's dispatch writes its activation, and that of `up` multiplies it.
+//! the same type; if not, the gate's dispatch writes its activation, and that of `up` multiplies it. A gate
+//! with a cutoff is stored unchanged, and activated in place.
 
 use super::adapters::{self, Finish};
 use super::linear::{self, Input, Layer};
-use super::{Cx, Dispatch, gate};
+use super::{Cx, Dispatch, altup, gate};
 use sterna_program::{Act, FfnIn, Linear, Program, RowsOf, Stage};
 
 /// Epilogue of `up` after a gate, in its parameters.
@@ -23,14 +24,10 @@ pub fn activation(act: Act) -> u32 {
     }
 }
 
-/// The activation function and the cutoff of the gate, if there is no kernel for it. xIELU has one without a
-/// gate.
-pub fn missing(act: Act, has_gate: bool, cutoff: Option<f32>) -> impl Iterator<Item = String> {
-    let xielu = (has_gate && matches!(act, Act::Xielu(_))).then(|| XIELU.to_owned());
-    xielu.into_iter().chain(cutoff.map(|_| CUTOFF.to_owned()))
+/// The activation function, if there is no kernel for it. xIELU has one without a gate.
+pub fn missing(act: Act, has_gate: bool) -> Option<String> {
+    (has_gate && matches!(act, Act::Xielu(_))).then(|| XIELU.to_owned())
 }
-
-const CUTOFF: &str = "ffn_in: a gate with a cutoff (Gemma 3n) runs only on the CPU (backend cpu)";
 
 const XIELU: &str =
     "xielu: in gates and experts, the activation function xIELU runs only on the CPU (backend cpu)";
@@ -60,7 +57,7 @@ pub fn fresh_bytes(p: &Program, s: &FfnIn) -> u64 {
 }
 
 pub fn dispatches<'a>(cx: &Cx<'a>, s: &'a FfnIn) -> Vec<Dispatch<'a>> {
-    let FfnIn { x, ref norm, ref gate, ref up, act, ref share, times: factors, cutoff: _, h } = *s;
+    let FfnIn { x, ref norm, ref gate, ref up, act, ref share, times: factors, cutoff, h } = *s;
     let input = Input { x, norm: norm.as_ref(), rows: RowsOf::Step };
     let (out, out_cols) = (&cx.memory.bufs[h.0 as usize], cx.p.buf_decl(h).cols);
     let layer = |linear, what| Layer { linear, out, out_cols, out_at: 0, what };
@@ -82,10 +79,16 @@ pub fn dispatches<'a>(cx: &Cx<'a>, s: &'a FfnIn) -> Vec<Dispatch<'a>> {
             None => Finish::Act(activation(act)),
         };
         let mut all = linear::dispatches(cx, "logits", input, layers);
+        all.extend(cutoff.map(|cutoff| altup::cut(cx, out, out_cols, cutoff, None)));
         match act {
             Act::Xielu(of) => all.push(gate::xielu(cx, out, out_cols, of)),
             _ => all.push(adapters::activate(cx, out, (out_cols, RowsOf::Step), finish())),
         }
+        all
+    } else if let Some((gate, cutoff)) = gate.as_ref().zip(cutoff) {
+        let mut all = linear::dispatches(cx, "logits", input, vec![layer(gate, 0)]);
+        all.push(altup::cut(cx, out, out_cols, cutoff, Some(activation(act))));
+        all.extend(linear::dispatches(cx, "ffn_in", input, vec![layer(up, times(act))]));
         all
     } else {
         let (layers, stage) = match (gate, act) {

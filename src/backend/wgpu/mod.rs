@@ -272,11 +272,9 @@ fn missing_of_stage(device: &Device<'_>, p: &Program, stage: &Stage) -> Vec<Stri
         Stage::AttnIn(s) => attn_in::missing(device, p, s),
         Stage::ProjIn(s) => proj_in::missing(device, p, s),
         Stage::Conv(_) | Stage::NormAdd(_) | Stage::AddVector(_) => Vec::new(),
+        Stage::AltUpPredict(_) | Stage::AltUpCorrect(_) | Stage::Rescale(_) => Vec::new(),
         Stage::Delta(s) => delta::missing(p, s).into_iter().collect(),
         Stage::Mamba(_) => Vec::new(),
-        Stage::AltUpPredict(s) => altup::missing_predict(s),
-        Stage::AltUpCorrect(s) => altup::missing_correct(s),
-        Stage::Rescale(s) => altup::missing_rescale(s),
         Stage::LatentIn(s) => latent_in::missing(device, p, s),
         Stage::HeadProj(s) => latent_in::missing_heads(device, p, &s.w),
         Stage::Attend(s) => attend::missing(p, s),
@@ -286,7 +284,7 @@ fn missing_of_stage(device: &Device<'_>, p: &Program, stage: &Stage) -> Vec<Stri
             let of_xielu = s.gate.is_none() && matches!(s.act, Act::Xielu(_));
             let stage = if of_xielu { "logits" } else { "ffn_in" };
             let mut missing = linear::missing(device, p, stage, &linears);
-            missing.extend(ffn_in::missing(s.act, s.gate.is_some(), s.cutoff));
+            missing.extend(ffn_in::missing(s.act, s.gate.is_some()));
             missing
         }
         Stage::Experts(s) => experts::missing(device, p, s),
@@ -302,9 +300,9 @@ fn dispatches<'a>(cx: &Cx<'a>, stage: &'a Stage) -> Vec<Dispatch<'a>> {
         Stage::AttnIn(s) => attn_in::dispatches(cx, s),
         Stage::LatentIn(s) => latent_in::dispatches(cx, s),
         Stage::HeadProj(s) => latent_in::head_proj(cx, s),
-        Stage::AltUpPredict(_) | Stage::AltUpCorrect(_) | Stage::Rescale(_) => {
-            unreachable!("the plan rejects it")
-        }
+        Stage::AltUpPredict(s) => altup::predict(cx, s),
+        Stage::AltUpCorrect(s) => altup::correct(cx, s),
+        Stage::Rescale(s) => vec![altup::rescale(cx, s)],
         Stage::Attend(s) => attend::dispatches(cx, s),
         Stage::ProjIn(s) => proj_in::dispatches(cx, s),
         Stage::Conv(s) => conv::dispatches(cx, s),

@@ -106,6 +106,20 @@ const GPT2_LAYER: &[Rule] = &[
     matrix(&["mlp.c_proj.weight"], "ffn_down.weight", &[Ffn, Hidden], Change::Transpose),
     plain(&["mlp.c_proj.bias"], "ffn_down.bias", &[Hidden]),
 ];
+const STARCODER_LAYER: &[Rule] = &[
+    GPT2_LAYER[0],
+    GPT2_LAYER[1],
+    matrix(&["attn.c_attn.weight"], "attn_qkv.weight", &[Qkv, Hidden], Change::None),
+    GPT2_LAYER[3],
+    matrix(&["attn.c_proj.weight"], "attn_output.weight", &[Hidden, Hidden], Change::None),
+    GPT2_LAYER[5],
+    GPT2_LAYER[6],
+    GPT2_LAYER[7],
+    matrix(&["mlp.c_fc.weight"], "ffn_up.weight", &[Ffn, Hidden], Change::None),
+    GPT2_LAYER[9],
+    matrix(&["mlp.c_proj.weight"], "ffn_down.weight", &[Hidden, Ffn], Change::None),
+    GPT2_LAYER[11],
+];
 
 const BITNET: Architecture = Architecture {
     classes: &["BitNetForCausalLM"],
@@ -212,12 +226,32 @@ pub static ARCHITECTURES: &[Architecture] = &[
         ..LLAMA
     },
     Architecture {
+        classes: &["GlmForCausalLM"],
+        name: |config| gated(config, &["silu"], "chatglm"),
+        // As with GLM-4 of 2025.
+        layer: &[NORMS, ATTN_HALVES, ATTN_OTHERS, MAYBE_QKV_BIASES, FUSED_MLP],
+        // Defaults of GlmConfig.
+        defaults: &[("rms_norm_eps", 1.562_5e-7), ("head_dim", 128.0), ("partial_rotary_factor", 0.5)],
+        ..LLAMA
+    },
+    Architecture {
         classes: &["Phi3ForCausalLM"],
         name: |config| gated(config, &["silu"], "phi3"),
         layer: &[NORMS, FUSED_ATTENTION, FUSED_MLP],
         // Defaults of Phi3Config.
         defaults: &[("rms_norm_eps", 1e-5), ("original_max_position_embeddings", 4096.0)],
         long_rope: true,
+        ..LLAMA
+    },
+    Architecture {
+        classes: &["OlmoForCausalLM"],
+        name: |config| gated(config, &["silu"], "olmo"),
+        // Norms have no weights.
+        globals: &[GLOBALS[0]],
+        layer: &[ATTN_PERMUTED, ATTN_OTHERS, MLP],
+        // That of transformers' class.
+        defaults: &[("layer_norm_eps", 1e-5)],
+        layer_norm: true,
         ..LLAMA
     },
     OLMO2,
@@ -313,6 +347,19 @@ pub static ARCHITECTURES: &[Architecture] = &[
         ..LLAMA
     },
     Architecture {
+        classes: &["GPTBigCodeForCausalLM"],
+        name: starcoder,
+        layers: "h.",
+        globals: GPT2_GLOBALS,
+        layer: &[STARCODER_LAYER],
+        tied: true,
+        // Defaults of GPTBigCodeConfig.
+        defaults: &[("layer_norm_epsilon", 1e-5)],
+        rope: Rope::None,
+        layer_norm: true,
+        ..LLAMA
+    },
+    Architecture {
         classes: &["GPT2LMHeadModel"],
         name: gpt2,
         layers: "h.",
@@ -325,6 +372,17 @@ pub static ARCHITECTURES: &[Architecture] = &[
         ..LLAMA
     },
 ];
+
+/// StarCoder, whose query heads share one key head.
+fn starcoder(config: &Config) -> Result<&'static str, ConvertError> {
+    const SHARED: &str = "multi_query";
+    if config.bool(&[SHARED]) == Some(false) {
+        let want = "true: other checkpoints have the heads' rows in another order";
+        return Err(config.wrong(SHARED, want, config.get(&[SHARED])));
+    }
+    usual_attention(config)?;
+    gated(config, &["gelu_pytorch_tanh", "gelu_new", "gelu"], "starcoder")
+}
 
 /// GGUF has no key for the layers without RoPE: readers assume every fourth.
 fn smollm3(config: &Config) -> Result<&'static str, ConvertError> {
@@ -365,6 +423,11 @@ fn stablelm(config: &Config) -> Result<&'static str, ConvertError> {
 }
 
 fn gpt2(config: &Config) -> Result<&'static str, ConvertError> {
+    usual_attention(config)?;
+    gated(config, &["gelu_new", "gelu_pytorch_tanh"], "gpt2")
+}
+
+fn usual_attention(config: &Config) -> Result<(), ConvertError> {
     for (key, usual) in [
         ("scale_attn_weights", true),
         ("scale_attn_by_inverse_layer_idx", false),
@@ -374,7 +437,7 @@ fn gpt2(config: &Config) -> Result<&'static str, ConvertError> {
             return Err(config.wrong(key, &usual.to_string(), config.get(&[key])));
         }
     }
-    gated(config, &["gelu_new", "gelu_pytorch_tanh"], "gpt2")
+    Ok(())
 }
 
 /// Mistral Small 3 has the same class, with a text model that is Llama's.

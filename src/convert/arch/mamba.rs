@@ -1,4 +1,4 @@
-//! Models with Mamba-2 layers: Granite 4 H, Falcon-H1, Nemotron-H.
+//! Models with Mamba-2 layers: Granite 4 H, Falcon-H1, Nemotron-H, and Mamba-2 itself.
 
 use super::Dim::{
     EmbeddingAndHidden, ExpertFfn, ExpertInput, Experts, Ffn, GateUp, Hidden, Kv, MambaChannels, MambaGroup,
@@ -51,6 +51,23 @@ pub static ARCHITECTURES: &[Architecture] = &[
         rope: Rope::None,
         // Defaults of NemotronHConfig.
         defaults: &[("layer_norm_epsilon", 1e-5), ("head_dim", 128.0)],
+        ..LLAMA
+    },
+    Architecture {
+        classes: &["Mamba2ForCausalLM"],
+        name: |config| gated(config, &["silu"], "mamba2"),
+        layers: "backbone.layers.",
+        globals: NEMOTRON_GLOBALS,
+        delta: &[NEMOTRON_NORM, NEMOTRON_MAMBA],
+        layer: &[],
+        recurrent: Some(Recurrent::mamba2),
+        rope: Rope::None,
+        // Defaults of Mamba2Config; the context is llama.cpp's, as there is no limit.
+        defaults: &[
+            ("layer_norm_epsilon", 1e-5),
+            ("conv_kernel", 4.0),
+            ("max_position_embeddings", (1 << 20) as f64),
+        ],
         ..LLAMA
     },
 ];

@@ -101,6 +101,29 @@ const LAGUNA_EXPERTS: &[Rule] = &[
     ),
 ];
 
+const MINIMAX_EXPERTS: &[Rule] = &[
+    plain(&["block_sparse_moe.gate.weight"], "ffn_gate_inp.weight", &[Experts, Hidden]),
+    plain(&["block_sparse_moe.e_score_correction_bias"], "exp_probs_b.bias", &[Experts]),
+    matrix(
+        &["block_sparse_moe.experts.*.w1.weight"],
+        "ffn_gate_exps.weight",
+        &[ExpertFfn, Hidden],
+        Change::Stack,
+    ),
+    matrix(
+        &["block_sparse_moe.experts.*.w3.weight"],
+        "ffn_up_exps.weight",
+        &[ExpertFfn, Hidden],
+        Change::Stack,
+    ),
+    matrix(
+        &["block_sparse_moe.experts.*.w2.weight"],
+        "ffn_down_exps.weight",
+        &[Hidden, ExpertFfn],
+        Change::Stack,
+    ),
+];
+
 /// OLMoE's, which cover all heads.
 const OLMOE_NORMS: &[Rule] = &[
     plain(&["self_attn.q_norm.weight"], "attn_q_norm.weight", &[Q]),
@@ -141,6 +164,15 @@ pub static ARCHITECTURES: &[Architecture] = &[
         expert_width: "intermediate_size",
         // Defaults of OlmoeConfig.
         defaults: &[("rms_norm_eps", 1e-5)],
+        ..LLAMA
+    },
+    Architecture {
+        classes: &["MiniMaxM2ForCausalLM"],
+        name: minimax,
+        layer: &[NORMS, OLMOE_NORMS, ATTN_HALVES, ATTN_OTHERS, MINIMAX_EXPERTS],
+        expert_width: "intermediate_size",
+        // Defaults of MiniMaxM2Config.
+        defaults: &[("rms_norm_eps", 1e-6), ("head_dim", 128.0), ("rope_theta", 5e6)],
         ..LLAMA
     },
     Architecture {
@@ -249,6 +281,14 @@ pub static ARCHITECTURES: &[Architecture] = &[
         ..LLAMA
     },
 ];
+
+fn minimax(config: &Config) -> Result<&'static str, ConvertError> {
+    const SCORES: &str = "scoring_func";
+    match config.str(&[SCORES]) {
+        None | Some("sigmoid") => gated(config, &["silu"], "minimax-m2"),
+        Some(_) => Err(config.wrong(SCORES, "sigmoid", config.get(&[SCORES]))),
+    }
+}
 
 /// GGUF has no key for a limit of queries, keys and values, and readers do not divide the experts' weights.
 fn olmoe(config: &Config) -> Result<&'static str, ConvertError> {

@@ -726,6 +726,11 @@ impl<'a> Builder<'a> {
         Norm { kind: NormKind::Rms, weight, bias: None, eps: self.hyper.norm_eps }
     }
 
+    /// A LayerNorm of `dim` elements without a weight.
+    pub fn bare_layer_norm(&mut self, dim: usize) -> Norm {
+        Norm { kind: NormKind::Layer, ..self.bare_rms_norm(dim) }
+    }
+
     /// A LayerNorm: `stem.weight` and `stem.bias` of `[dim]`.
     ///
     /// # Errors

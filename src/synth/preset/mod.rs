@@ -1,10 +1,12 @@
 //! Shapes of known models.
 
+mod relatives;
 mod table;
 
 use ggml_types::QuantType;
 
 use super::{SynthError, type_named};
+pub use relatives::{Biases, Gate, Norms, Relative};
 pub use table::PRESETS;
 
 /// A vision tower next to the numbers of its blocks.
@@ -32,6 +34,8 @@ pub enum Family {
         /// Number of experts used per row.
         n_used: usize,
     },
+    /// A relative of Llama with a few other properties.
+    Relative(Relative),
     /// `minicpm`: Llama's tensors, with factors that depend on the shape.
     MiniCpm,
     /// `granite`: Llama's tensors, with factors.
@@ -213,6 +217,8 @@ pub enum Family {
 /// Form of layers with Mamba-2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MambaForm {
+    /// `mamba2`: every layer has Mamba-2 only.
+    Alone,
     /// `granitehybrid`: every tenth layer from the sixth on has attention; all have a feed-forward network.
     Granite,
     /// `falcon-h1`: every layer has both, and a feed-forward network.
@@ -235,6 +241,7 @@ impl MambaForm {
     /// True for layers with Mamba-2, attention, and a feed-forward network.
     pub(super) fn parts(self, layer: usize) -> [bool; 3] {
         match self {
+            Self::Alone => [true, false, false],
             Self::Granite => [layer % 10 != 5, layer % 10 == 5, true],
             Self::Falcon => [true; 3],
             Self::Nemotron => [layer.is_multiple_of(2), layer % 4 == 3, layer % 4 == 1],
@@ -257,6 +264,7 @@ impl Family {
         match self {
             Self::BitNet => "bitnet-b1.58",
             Self::Llama | Self::Mixtral { .. } => "llama",
+            Self::Relative(relative) => relative.architecture,
             Self::MiniCpm => "minicpm",
             Self::Granite { .. } => "granite",
             Self::Glm4 => "glm4",
@@ -265,6 +273,7 @@ impl Family {
             Self::Phi3 { .. } => "phi3",
             Self::Lfm2 => "lfm2",
             Self::Lfm2Moe { .. } => "lfm2moe",
+            Self::Mamba { form: MambaForm::Alone, .. } => "mamba2",
             Self::Mamba { form: MambaForm::Granite, .. } => "granitehybrid",
             Self::Mamba { form: MambaForm::Falcon, .. } => "falcon-h1",
             Self::Mamba { form: MambaForm::Nemotron, .. } => "nemotron_h",
@@ -299,7 +308,7 @@ impl Family {
             | Self::Lfm2Moe { n_experts, n_used, .. }
             | Self::Mamba { form: MambaForm::NemotronMoe { n_experts, n_used, .. }, .. }
             | Self::GptOss { n_experts, n_used, .. } => Some((n_experts, n_used)),
-            Self::Qwen35 { experts, .. } => experts,
+            Self::Qwen35 { experts, .. } | Self::Relative(Relative { experts, .. }) => experts,
             _ => None,
         }
     }
@@ -356,6 +365,9 @@ impl Family {
 
     /// True if texts begin with BOS.
     pub(super) fn adds_bos(self) -> bool {
+        if let Self::Relative(relative) = self {
+            return relative.adds_bos;
+        }
         matches!(
             self,
             Self::BitNet
@@ -436,6 +448,22 @@ pub struct Preset {
     types: [&'static str; 2],
     pre: Option<&'static str>,
 }
+
+/// Llama 3.2, the base of all presets. Each sets at least its name, size and heads.
+const LLAMA_3: Preset = Preset {
+    name: "",
+    about: "",
+    family: Family::Llama,
+    size: [0; 3],
+    heads: [0; 3],
+    n_vocab: 128_256,
+    n_ctx: 131_072,
+    rope_base: 500_000.0,
+    norm_eps: 1e-5,
+    tied: true,
+    types: ["f16", "f16"],
+    pre: Some("llama-bpe"),
+};
 
 impl Preset {
     /// The specification, with `ty` for the blocks' matrices and `head_ty` for embedding and head; `None`

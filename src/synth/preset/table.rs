@@ -1,23 +1,7 @@
 //! The shapes of known models.
 
-use super::{Family, MambaForm, Preset, Tower};
+use super::{Family, LLAMA_3, MambaForm, Preset, Tower, relatives};
 use crate::SynthError;
-
-/// Llama 3.2, the base of all presets. Each sets at least its name, size and heads.
-const LLAMA_3: Preset = Preset {
-    name: "",
-    about: "",
-    family: Family::Llama,
-    size: [0; 3],
-    heads: [0; 3],
-    n_vocab: 128_256,
-    n_ctx: 131_072,
-    rope_base: 500_000.0,
-    norm_eps: 1e-5,
-    tied: true,
-    types: ["f16", "f16"],
-    pre: Some("llama-bpe"),
-};
 
 /// BitNet b1.58.
 const BITNET: Preset = Preset { family: Family::BitNet, types: ["i2_s", "f16"], ..LLAMA_3 };
@@ -716,6 +700,20 @@ pub static PRESETS: &[Preset] = &[
         pre: Some("pixtral"),
         ..LLAMA_3
     },
+    relatives::MAMBA_CODESTRAL,
+    relatives::GEMMA_2B,
+    relatives::GEMMA_7B,
+    relatives::OLMO,
+    relatives::OLMOE,
+    relatives::EXAONE_2B,
+    relatives::EXAONE_8B,
+    relatives::PHI_2,
+    relatives::NEMOTRON,
+    relatives::PYTHIA_1B,
+    relatives::PYTHIA_7B,
+    relatives::FALCON_7B,
+    relatives::FALCON_40B,
+    relatives::GLM_4,
     Preset {
         name: "gpt-oss-20b",
         about: "openai/gpt-oss-20b, in the types of its published GGUF file",

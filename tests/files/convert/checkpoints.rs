@@ -103,7 +103,9 @@ fn names_and_keys_are_those_of_llama_cpp() {
 /// Keys of the configuration with values that are refused, and words of the error.
 #[test]
 fn what_gguf_cannot_express_is_refused() {
-    let cases: [(&str, &str, Json, &str); 25] = [
+    let cases: [(&str, &str, Json, &str); 27] = [
+        ("mamba2", "time_step_limit", json!([0.0, 0.5]), "do not limit time steps"),
+        ("mamba2", "n_groups", json!(3), "a divisor of the 8 heads"),
         ("glm4-moe-lite", "rope_interleave", json!(false), "want true"),
         ("glm4-moe-lite", "scoring_func", json!("tanh"), "softmax or sigmoid"),
         ("glm4-moe-lite", "mlp_layer_types", json!(["sparse", "dense", "sparse"]), "then sparse ones"),

@@ -34,7 +34,8 @@ fn checkpoint(name: &str) -> Option<(Folder, Gguf)> {
         }
         let is_of_heads = to.contains("q_proj.weight") || to.contains("k_proj.weight");
         if json["permuted"] == true && is_of_heads {
-            raw.bytes = halves(&raw.bytes, raw.shape[0] / 16, 16);
+            let head_dim = json["config"]["head_dim"].as_u64().unwrap_or(8) as usize;
+            raw.bytes = halves(&raw.bytes, raw.shape[0] / head_dim, head_dim);
         }
         if let Some(groups) = json["groups"].as_u64().filter(|_| to.contains("query_key_value")) {
             raw.bytes = grouped(&raw.bytes, groups as usize, raw.shape[0] / 8);
@@ -77,6 +78,11 @@ fn checkpoints_of_transformers_round_trip() {
         "gptneox",
         "falcon",
         "falcon-40b",
+        "chatglm",
+        "olmo",
+        "olmo-bounded",
+        "starcoder",
+        "minimax-m2",
     ] {
         let Some((folder, gguf)) = checkpoint(name) else { return };
         assert_has_all(&folder, &gguf);
@@ -118,6 +124,10 @@ fn what_gguf_cannot_express_is_refused() {
         ("phi2", "qk_layernorm", json!(true), "want false"),
         ("olmoe", "norm_topk_prob", json!(true), "want false"),
         ("olmoe", "clip_qkv", json!(8.0), "want none"),
+        ("starcoder", "multi_query", json!(false), "want true"),
+        ("minimax-m2", "scoring_func", json!("softmax"), "want sigmoid"),
+        ("minimax-m2", "rotary_dim", json!(7), "an even number"),
+        ("chatglm", "hidden_act", json!("gelu"), "want silu"),
     ] {
         let Some((mut folder, _)) = checkpoint(name) else { return };
         folder.config[key] = value;

@@ -20,7 +20,8 @@ fn the_build_script_reads_the_header_as_bindgen_does() {
     }
     let cuda = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../cuda");
     // The first one includes all others.
-    let headers = ["params_latent.h", "params_adapters.h", "params_octets.h"].map(|name| cuda.join(name));
+    let headers = ["params_latent.h", "params_adapters.h", "params_altup.h", "params_octets.h"];
+    let headers = headers.map(|name| cuda.join(name));
     let builder = bindgen::builder().headers(headers.map(|file| file.display().to_string()));
     // No declarations of system headers.
     let bindings =

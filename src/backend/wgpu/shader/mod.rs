@@ -44,7 +44,9 @@ const MOST_OWN: u32 = (kv::MAX_PLAIN_DIM as u32).div_ceil(2 * THREADS);
 const FILES: &[(&str, &str)] = &[
     ("activate.wgsl", wgsl!("../shaders/activate.wgsl")),
     ("add_vector.wgsl", wgsl!("../shaders/add_vector.wgsl")),
+    ("altup.wgsl", wgsl!("../shaders/altup.wgsl")),
     ("conv.wgsl", wgsl!("../shaders/conv.wgsl")),
+    ("cut.wgsl", wgsl!("../shaders/cut.wgsl")),
     ("delta.wgsl", wgsl!("../shaders/delta.wgsl")),
     ("embed.wgsl", wgsl!("../shaders/embed.wgsl")),
     ("experts.wgsl", wgsl!("../shaders/experts.wgsl")),
@@ -182,6 +184,11 @@ pub enum Kernel {
     Activate(&'static str),
     /// Adds a vector to rows.
     AddVector,
+    /// Predicts a residual stream; corrects another one than the active, or the `active` one; or gives
+    /// streams equal magnitudes (`rescale`), and computes their `mean`.
+    AltUp(&'static str),
+    /// Applies the cutoff of a gate, and its activation function.
+    Cut,
     /// Chooses the experts of each row.
     Route,
     /// Sorts rows by expert.
@@ -243,6 +250,8 @@ impl Kernel {
         all.extend([Self::AddVector, Self::Conv, Self::ConvTail, Self::Mamba, Self::MambaGate]);
         all.extend(["residual", "product", "rows"].map(Self::PostNorm));
         all.extend(["act", "gate", "cap"].map(Self::Activate));
+        all.extend(["predict", "correct", "active", "rescale", "mean"].map(Self::AltUp));
+        all.push(Self::Cut);
         for ty in super::weight::LORA_TYPES.map(|ty| ty.name()) {
             all.push(Self::LoraToken { ty });
             all.extend([false, true].map(|experts| Self::LoraFirst { ty, experts }));
@@ -321,6 +330,8 @@ impl Kernel {
             Self::LoraSecond { ty, experts: true } => format!("experts_lora_second__{ty}"),
             Self::Activate(part) => format!("activate__{part}"),
             Self::AddVector => "add_vector".to_owned(),
+            Self::AltUp(part) => format!("altup__{part}"),
+            Self::Cut => "cut".to_owned(),
             Self::Route => "route".to_owned(),
             Self::Group => "group".to_owned(),
             Self::Mix => "mix".to_owned(),
@@ -380,6 +391,12 @@ impl Kernel {
             Self::Activate("gate") => &[R, R, W],
             Self::Activate(_) => &[R, W],
             Self::AddVector => &[R, R, W],
+            Self::AltUp("predict") => &[R, R, R, R, R, R, R, W],
+            Self::AltUp("correct") => &[R, R, R, R, R, R, W],
+            Self::AltUp("active") => &[R, R, R, R, R, W, W],
+            Self::AltUp("mean") => &[R, R, W, W, W, W],
+            Self::AltUp(_) => &[R, R, W, W, W],
+            Self::Cut => &[R, W],
             Self::Route => &[R, R, W, R],
             Self::Group => &[R, W],
             Self::Mix => &[R, R, R, W],
@@ -421,6 +438,7 @@ impl Kernel {
                 [THREADS / lanes * self.weight_rows(format, ints, rows), rows]
             }
             Self::Conv | Self::ConvTail | Self::LoraSecond { .. } | Self::Activate(_) => [self.threads(), 1],
+            Self::AltUp("predict" | "correct" | "active") => [self.threads(), 1],
             Self::AddVector
             | Self::Mix
             | Self::DeltaTail
@@ -488,6 +506,7 @@ impl Kernel {
             Self::Input { .. } | Self::PostNorm(_) | Self::Embed(_) | Self::TokenTypes => 256,
             Self::SampleBest | Self::Sample | Self::Route | Self::Group | Self::Mix | Self::Hadamard => 256,
             Self::AddVector | Self::Conv | Self::ConvTail | Self::Activate(_) => 256,
+            Self::AltUp(_) | Self::Cut => 256,
             Self::LoraFirst { .. } | Self::LoraToken { .. } | Self::LoraSecond { .. } => THREADS,
             Self::DeltaTail | Self::Gate { .. } | Self::SplitGate => 256,
             Self::Delta | Self::Mamba => 128,
@@ -524,6 +543,8 @@ impl Kernel {
             Self::LoraSecond { ty, experts: _ } => ("lora", context! { part => "second", type => ty }),
             Self::Activate(part) => ("activate", context! { part }),
             Self::AddVector => ("add_vector", context! {}),
+            Self::AltUp(part) => ("altup", context! { part }),
+            Self::Cut => ("cut", context! {}),
             Self::Route => ("experts", context! { part => "route", most_experts => MAX_EXPERTS }),
             Self::Group => ("experts", context! { part => "group" }),
             Self::Mix => ("experts", context! { part => "mix" }),
