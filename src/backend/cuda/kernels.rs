@@ -4,8 +4,8 @@ use super::kernel_name::KernelName;
 use super::linear::matmul::Matmul;
 use super::weight::{self, Mma, Products, WeightFormat};
 use super::{
-    adapters, add_vector, altup, attend, clamp, combine, conv, delta, experts, hadamard, heads, kv, latent_in,
-    logits, mamba, post_norm, profile, sample,
+    adapters, add_vector, altup, attend, clamp, combine, conv, delta, experts, hadamard, heads, kv,
+    latent_in, logits, mamba, post_norm, profile, sample,
 };
 use sterna_program::ActQuant;
 
