@@ -88,7 +88,7 @@ struct ManyProducts {
           lane(recomputed(threadIdx.x % kWarpSize)) {
         uint32_t quartet = lane / 4, member = lane % 4, pair = warp / 2, first = first_row();
         uint32_t of_acts = OCTET_UNITS * kUnitBytes;
-        of_half = recomputed(pair * 2 * kUnitBytes + OctetRow{nullptr, quartet}.piece(0, 0) + 4 * member);
+        of_half = pair * 2 * kUnitBytes + OctetRow{nullptr, quartet}.piece(0, 0) + 4 * member;
         of_codes = recomputed(of_acts + first * QUANT_COLS + 8 * lane);
         of_acts += kCodesBytes;
         of_quants = recomputed(of_acts + (first + 2 * member) * sizeof(float));
