@@ -291,7 +291,8 @@ fn tensors_of_other_architectures_are_refused() {
     };
     assert!(under("qwen2").contains("attn_q.bias: want [256]"), "{}", under("qwen2"));
     let message = under("mamba");
-    assert!(message.contains("unknown architecture `mamba`; supported are: "), "{message}");
+    let want = "unknown architecture `mamba` (the nearest is `mamba2`); supported are: ";
+    assert!(message.contains(want), "{message}");
     // Llama requires all tensors of Qwen3 except the norms of heads.
     let message = under("llama");
     assert!(
