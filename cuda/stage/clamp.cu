@@ -1,5 +1,5 @@
-// Clamp: to[r] = min(max(norm(x[r]), lower), upper): the input of a linear layer with bounds, or its output in
-// place, without a norm. NaN stays NaN.
+// Clamp: to[r] = min(max(norm(x[r]), lower), upper): the input of a linear layer with bounds, or its output
+// in place, without a norm. NaN stays NaN.
 //
 // A block owns a row: x = row. `to` may be `x`, since all threads have read what others write before the norm
 // is known.

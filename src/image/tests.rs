@@ -11,7 +11,8 @@ const CMYK: &str = "ffd8ffee000e41646f626500640000000000ffdb00430003020203020203
     00080008044311004d11005911004b1100ffc4001500010100000000000000000000000000000902ffc40014100100000000\
     000000000000000000000000ffda000e0443004d0059004b00003f0054d02a8883ffd9";
 /// 2 x 2 pixels, a red frame and a blue one.
-const ANIMATED: &str = "524946468400000057454250565038580a00000002000000010000010000414e494d060000000000000000\
+const ANIMATED: &str = "524946468400000057454250565038580a00000002000000010000010000414e494d060\
+    000000000000000\
     00414e4d4628000000000000000000010000010000640000025650384c0f0000002f014000000710fd8ffe0722a2ff010041\
     4e4d4628000000000000000000010000010000640000005650384c0f0000002f014000000710d1fffe0722a2ff0100";
 /// 2 x 1 pixels, a transparent one and a blue one.
@@ -83,8 +84,8 @@ fn every_orientation_is_applied() {
     assert_eq!(decode(&broken).unwrap().width(), 3);
 }
 
-/// The beginning of a file is no picture; the last bytes may be missing, which hold checksums, ends and, of an
-/// animation, the second frame.
+/// The beginning of a file is no picture; the last bytes may be missing, which hold checksums, ends and, of
+/// an animation, the second frame.
 #[test]
 fn files_that_are_cut_off_are_refused() {
     let whole = png([3, 2], b"abcdef", ExtendedColorType::L8, None);

@@ -355,10 +355,10 @@ mod tests {
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), n);
-        let message = by_name("mamba").unwrap_err().to_string();
-        assert!(message.contains("`mamba`; ") && message.contains("bitnet-b1.58"), "{message}");
+        let message = by_name("rwkv7").unwrap_err().to_string();
+        assert!(message.contains("`rwkv7`; ") && message.contains("bitnet-b1.58"), "{message}");
         for (name, want) in
-            [("gemma5", "gemma"), ("llama4", "llama"), ("qwen3v", "qwen3vl"), ("glm4v", "glm4")]
+            [("gemma5", "gemma"), ("mamba", "mamba2"), ("qwen3v", "qwen3vl"), ("glm4v", "glm4")]
         {
             let message = by_name(name).unwrap_err().to_string();
             assert!(message.contains(&format!("`{name}` (the nearest is `{want}`); ")), "{message}");

@@ -17,7 +17,7 @@ use super::stage_diff::{first_difference, prompt};
 
 const TYPES: [&str; 5] = ["q4_k", "q5_k", "q6_k", "q4_0", "q8_0"];
 
-/// Those with a kernel for more than 64 rows.
+/// Types with a kernel for more than 64 rows.
 const OF_MANY: [&str; 4] = ["q4_k", "q6_k", "q4_0", "q8_0"];
 
 /// Copies of 16 bytes and bulk copies, in two orders of threads each.
@@ -123,7 +123,7 @@ fn a_row_of_octets_has_the_same_bits_in_every_large_step() {
     }
 }
 
-/// What a lane reads from shared memory for products of many rows is in different banks.
+/// Products of many rows read shared memory from different banks.
 #[test]
 fn products_of_many_rows_have_no_bank_conflicts() {
     for name in OF_MANY {

@@ -218,10 +218,12 @@ impl Adapters {
         let (mut first, mut rest) = (&mut **first, &mut **product);
         let pairs = layers.iter().flat_map(|layer| pairs_of(shares, layer.pairs));
         let products = pairs.map(|(pair, share)| {
-            let w = weights.get(pair.b).shape();
+            // The first matrix was multiplied by the caller.
+            let Lora { adapter: _, a: _, b, scale: of_pair } = *pair;
+            let w = weights.get(b).shape();
             let x = take(&mut first, share.len() * w.cols);
             for ((_, scale), x) in rows[share.clone()].iter().zip(x.chunks_exact_mut(w.cols)) {
-                let scale = scale * pair.scale;
+                let scale = scale * of_pair;
                 x.iter_mut().for_each(|x| *x *= scale);
             }
             FloatProduct { w, x, out: take(&mut rest, share.len() * w.rows) }

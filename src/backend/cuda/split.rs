@@ -260,7 +260,7 @@ impl Backend for Split {
         Some(format!("layers over {}", each.join("; ")))
     }
 
-    /// Those that all GPUs have.
+    /// The sets of kernels that all GPUs have.
     fn other_kernels(&self, p: &Program) -> Vec<OtherKernels> {
         let mut each = self.cards.iter().map(|card| card.other_kernels(p));
         let first = each.next().unwrap_or_default();

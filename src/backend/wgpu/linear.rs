@@ -5,8 +5,7 @@ use wgpu::Buffer;
 
 use super::device::Gpu;
 pub use super::input::{ABSENT, Input, norm, padded_rows};
-use super::memory::VECTOR;
-use super::shader::Kernel;
+use super::shader::{Kernel, VECTOR};
 use super::upload::{self, DeviceWeight, UploadedRows};
 use super::weight::WeightFormat;
 use super::{Cx, Dispatch, Grid, adapters, hadamard};

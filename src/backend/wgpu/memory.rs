@@ -8,6 +8,7 @@ use wgpu::Buffer;
 use super::alloc::Allocator;
 use super::device::Gpu;
 use super::picks::{HOST_SIDE, Picks};
+use super::shader::VECTOR;
 use super::step::StepMemory;
 use super::upload::DeviceWeight;
 use super::{
@@ -17,9 +18,6 @@ use super::{
 use crate::device::tables;
 use crate::{BackendError, MemoryKind, memory};
 use sterna_program::{BufDecl, Kv, PAGE, Program, Rope, Stage, Weight};
-
-/// Elements of a vector of the kernels. Vectors of f32 weights begin at multiples of it in the constants.
-pub const VECTOR: usize = 4;
 
 /// Bytes of the counter of clamped values.
 const CLAMPED_BYTES: u64 = 4;

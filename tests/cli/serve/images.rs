@@ -229,8 +229,8 @@ fn images_in_results_of_tools_are_read() {
 }
 
 /// A conversation goes on without a second pass of the tower, and resumes after its pages when a new image
-/// appears, here in the result of a tool. Its slot is refused by name when it is saved, and is erased with the
-/// images.
+/// appears, here in the result of a tool. Its slot is refused by name when it is saved, and is erased with
+/// the images.
 #[test]
 fn a_conversation_encodes_each_image_once() {
     let Some((folder, engine)) = engine() else { return };

@@ -2,8 +2,8 @@
 //!
 //! [`Acts`] holds a layer's inputs, quantised as the program specifies. [`matmul`] multiplies them with one
 //! or more weights in one parallel region, [`matmul_piece`] with some rows of a weight that is not in memory
-//! as a whole, and [`matmul_floats`] multiplies weights with inputs of their own. `formats.rs` selects the kernel for a weight type. Nothing here knows a stage. Start at
-//! [`matmul`].
+//! as a whole, and [`matmul_floats`] multiplies weights with inputs of their own. `formats.rs` selects the
+//! kernel for a weight type. Nothing here knows a stage. Start at [`matmul`].
 
 mod acts;
 mod formats;

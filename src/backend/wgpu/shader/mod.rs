@@ -21,6 +21,9 @@ pub const LANES: u32 = 8;
 /// Threads of a workgroup in products and attention.
 pub const THREADS: u32 = 64;
 
+/// Elements of a vector of the kernels. Vectors of f32 weights begin at multiples of it in the constants.
+pub const VECTOR: usize = 4;
+
 /// Rows of the step per workgroup, by kernel variant: single rows, a few, and tiles of many.
 pub const ROWS: [u32; 3] = [1, 8, TILE];
 
