@@ -175,8 +175,8 @@ struct ManyProducts {
         float by[2][2][2];
 #pragma unroll
         for (uint32_t block = 0; block < kBlocks; block++) {
-            // Keeps the compiler from loading for several blocks at once: it has no registers for that with two
-            // scales per block.
+            // Keeps the compiler from loading for several blocks at once: it has no registers for that with
+            // two scales per block.
             if constexpr (kTwoScales<T>) __syncwarp();
             // Of both units: rows `quartet` and `quartet + 8`.
             uint32_t a[2][2][2];
